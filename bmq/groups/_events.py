@@ -73,14 +73,19 @@ class Full(GroupEvent):
 class GroupStats:
     """A member's buckets, and its messages by state.
 
+    ``handed_out`` is the sum of ``done``, ``in_hand`` and ``given_back``.
+
     Attributes:
         buckets: the buckets of the group.
-        owned: number of buckets that this member owns, as in :attr:`Group.owned`.
+        owned: the buckets this member owns, as in :attr:`Group.owned`. Shares are random, and differ: see
+            :func:`bmq.groups.owners`.
         settled: whether the member gets the messages of its share: the leader answers, and every bucket is
             here. False after a lost connection, until the member has its buckets again.
         waiting: messages delivered and not yet taken by the application.
         in_hand: messages taken by the application and not confirmed.
         handed_out: messages taken by the application since the member joined.
+        done: messages confirmed by the application.
+        given_back: messages unconfirmed when the connection was lost or the member left.
         unusable: messages handed out with a key in no bucket, by the kind of key.
         strays_held: strays this member holds unconfirmed, see :class:`GroupOptions`.
         strays_handled: strays handled by the function ``strays``.
@@ -97,6 +102,8 @@ class GroupStats:
     waiting: int = 0
     in_hand: int = 0
     handed_out: int = 0
+    done: int = 0
+    given_back: int = 0
     unusable: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     strays_held: int = 0
     strays_handled: int = 0

@@ -67,15 +67,16 @@ def unusable_expressions(key: str | None, buckets: int, expression: ExpressionIn
     return {kind: _joined(text, expression, key) for kind, text in matches.items()}
 
 
-def unselected_expressions(expression: ExpressionInput) -> list[Expression | None]:
-    """Return the expressions for messages outside of the expression; none if these would not be exact.
+def unselected_expressions(expression: ExpressionInput) -> tuple[list[Expression | None], bool]:
+    """Return the expression for messages outside of the expression, and whether the expression is exact.
 
-    An inexact subscription would take messages of buckets that change hands.
+    An inexact expression matches everything, at a priority below all others: a broker then also sends
+    messages of full buckets.
     """
     if expression is None:
-        return []
+        return [], True
     opposite = complement(expression)
-    return [] if opposite.catch_all else opposite.subscriptions()
+    return opposite.subscriptions(), not opposite.catch_all
 
 
 def _joined(match: str, expression: ExpressionInput, key: str | None) -> Expression:

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from bmq import _checks, _world, events
 from bmq._live import live
 from bmq._logging import Log
-from bmq._loop import timeout, within
+from bmq._loop import timeout
 from bmq._turn import ended, look_at, turn_of
 from bmq.client.message import Message
 from bmq.conventions import BUCKET
@@ -30,7 +30,7 @@ from bmq.groups._expressions import (
     unusable_expressions,
 )
 from bmq.groups._lanes import (
-    IN_SERVICE,
+    DISCONNECTED,
     LOWEST,
     WIDEST,
     BucketLane,
@@ -39,14 +39,13 @@ from bmq.groups._lanes import (
     Lane,
     StrayLane,
     Strays,
-    cancelled,
 )
 from bmq.groups._protocol import MAX_BUCKETS, MAX_WEIGHT, MIN_WEIGHT
 from bmq.subscriptions import Expression
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.client.keywords import ConsumerLimits
+    from bmq.client.consumer import Consumer
     from bmq.client.queue import Queue
     from bmq.subscriptions import ExpressionInput
 
@@ -95,8 +94,7 @@ class GroupOptions(TypedDict, total=False):
         max_unconfirmed_bytes: unconfirmed bytes of messages in no bucket, at most (1 GiB).
         control_queue: URI of the control queue, in a domain of priority mode; by default the name of the
             queue with ".group" appended, in the same domain. A queue with an appId has no default. Members
-            read and write the control queue, on a further connection with the options of the session, except
-            for the limits of unacknowledged posts.
+            read and write the control queue, on a further connection with the options of the session.
         lease: time after which the buckets of a silent member go to other members, and after which a member
             without an answer hands out nothing (5).
         take_over_after: time after which the remaining members go on without a silent member whose connection
@@ -176,6 +174,7 @@ class Group:
             )
         control_queue = _checks.optional(_checks.text, "control_queue", control_queue, empty=False)
         self._control_uri = _control_uri(queue.uri, control_queue)
+        self._strays: Strays = strays
         if isinstance(strays, str):
             _checks.one_of("strays", strays, ("hold", "leave"))
         else:
@@ -185,21 +184,27 @@ class Group:
         self.buckets = buckets
         self.member = member or f"{_world.hostname()}-{_world.pid()}-{_world.token_hex(4)}"
         self.weight = weight
-        ended = self._ended_without_leaving
+        self._window = max_unconfirmed_messages
         self._dispatcher = Dispatcher(
-            queue, self.member, key, on_assigned, on_revoked, on_event, strays, ended
+            self.member,
+            queue.uri,
+            key,
+            on_assigned,
+            on_revoked,
+            on_event,
+            self._ended_without_leaving,
+            held=not callable(strays),
         )
         self._turn = turn_of(asyncio.get_running_loop())
-        self._bucket_lanes: list[BucketLane] = []
-        # The lanes of the buckets, and of messages in no bucket.
         self._lanes: list[Lane] = []
+        self._bucket_lanes: list[BucketLane] = []
         self._stray_lanes: list[StrayLane] = []
-        self._subscribe(expression, keyless, max_unconfirmed_messages, max_unconfirmed_bytes)
-        self._bucket_of = {lane.consumer: lane.bucket for lane in self._lanes}
+        self._bucket_of: dict[Consumer, int | None] = {}
+        self._subscribe(expression, keyless, max_unconfirmed_bytes)
         consumers = [lane.consumer for lane in self._bucket_lanes]
         bundles = Bundles(queue, self._dispatcher, consumers, key, expression)
         self._coordinator = Coordinator(
-            self._dispatcher, self._bucket_lanes, bundles, self._control_uri, weight, lease, take_over_after
+            queue, self._control_uri, self.member, weight, lease, self._bucket_lanes, bundles, take_over_after
         )
         self._own = [lane.consumer for lane in self._all_lanes()]
         self._own.append(self._coordinator.ceiling)
@@ -213,33 +218,45 @@ class Group:
         self._closing: asyncio.Task[None] | None = None
         self._over = False
 
-    def _subscribe(self, wanted: ExpressionInput, keyless: bool, max_messages: int, max_bytes: int) -> None:
+    def _subscribe(self, wanted: ExpressionInput, keyless: bool, max_bytes: int) -> None:
         """Make the consumers; nothing is sent."""
-        queue, key, dispatcher = self.queue, self.key, self._dispatcher
-        limits: ConsumerLimits = {
-            "priority": LOWEST + 2,  # a bucket has another one once it is here
-            "max_unconfirmed_messages": max_messages,
-            "max_unconfirmed_bytes": max_bytes,
-        }
+        queue, key = self.queue, self.key
+
+        def lane(expression: str | Expression, bucket: int | None, kind: str = "") -> None:
+            consumer = queue.subscribe(
+                expression,
+                priority=LOWEST + 2,  # a bucket has another one once it is here
+                max_unconfirmed_messages=self._window,
+                max_unconfirmed_bytes=max_bytes,
+            )
+            if bucket is not None:
+                owned = BucketLane(self._dispatcher, bucket, consumer)
+                self._bucket_lanes.append(owned)
+                self._lanes.append(owned)
+            else:
+                self._lanes.append(Lane(self._dispatcher, consumer, kind))
+            self._bucket_of[consumer] = bucket
+
+        def stray(expression: str | Expression | None, kind: str, priority: int) -> None:
+            if self._strays != "leave":
+                consumer = queue.subscribe(expression, priority=priority, **WIDEST)
+                self._stray_lanes.append(StrayLane(self._dispatcher, consumer, kind, self._strays))
+
         for bucket in range(self.buckets):
-            text = compiled(bucket_expression(key, self.buckets, bucket, wanted))
-            self._bucket_lanes.append(BucketLane(dispatcher, bucket, queue.subscribe(text, **limits)))
-        self._lanes += self._bucket_lanes
-        strays: list[tuple[str | Expression | None, str, int]] = []
+            lane(compiled(bucket_expression(key, self.buckets, bucket, wanted)), bucket)
+        name = key or BUCKET
         in_no_bucket: dict[str, str | Expression] = {"": keyless_expression(key, wanted)}
         in_no_bucket |= unusable_expressions(key, self.buckets, wanted)
         for kind, expression in in_no_bucket.items():
             if keyless:
-                self._lanes.append(Lane(dispatcher, queue.subscribe(expression, **limits), kind))
+                lane(expression, None, kind)
             else:
-                why = f"property {key or BUCKET} is {kind or 'missing'}, and keyless is False"
-                strays.append((expression, why, LOWEST + 1))
-        unmatched = f"expression {str(wanted)!r} does not match"
-        strays += [(each, unmatched, LOWEST) for each in unselected_expressions(wanted)]
-        if dispatcher.strays != "leave":
-            for each, why, priority in strays:
-                consumer = queue.subscribe(each, priority=priority, **WIDEST)
-                self._stray_lanes.append(StrayLane(dispatcher, consumer, why))
+                why = f"property {name} is {kind}" if kind else f"property {name} is missing"
+                stray(expression, f"{why}, and keyless is False", LOWEST + 1)
+        rest, exact = unselected_expressions(wanted)
+        # An inexact subscription would take messages of buckets that change hands.
+        for each in rest if exact else ():
+            stray(each, f"expression {str(wanted)!r} does not match", LOWEST)
 
     def _all_lanes(self) -> list[Lane | StrayLane]:
         return [*self._lanes, *self._stray_lanes]
@@ -249,7 +266,7 @@ class Group:
     @property
     def owned(self) -> frozenset[int]:
         """The buckets of this member."""
-        if self.queue.state not in IN_SERVICE:
+        if self.queue.state in DISCONNECTED:
             return frozenset()
         return frozenset(lane.bucket for lane in self._bucket_lanes if lane.owned)
 
@@ -274,18 +291,21 @@ class Group:
     def stats(self) -> GroupStats:
         """Return a snapshot: the member's buckets, and its messages by state."""
         lanes, coordinator = self._lanes, self._coordinator
+        in_hand = sum(lane.in_hand for lane in lanes)
         return GroupStats(
             buckets=self.buckets,
             owned=len(self.owned),
-            settled=self._joined and self.queue.state in IN_SERVICE and coordinator.settled,
+            settled=self._joined and self.queue.state not in DISCONNECTED and coordinator.settled,
             waiting=sum(lane.waiting for lane in lanes),
-            in_hand=sum(lane.in_hand for lane in lanes),
+            in_hand=in_hand,
             handed_out=sum(lane.handed_out for lane in lanes),
+            done=sum(lane.done for lane in lanes),
+            given_back=sum(lane.given_back for lane in lanes),
             unusable=MappingProxyType(dict(self._dispatcher.unusable)),
             strays_held=sum(lane.held for lane in self._stray_lanes),
             strays_handled=sum(lane.handled for lane in self._stray_lanes),
             behind=coordinator.behind,
-            silent=len(coordinator._leader.silent()),
+            silent=coordinator.silent,
             granted=coordinator.granted,
         )
 
@@ -316,7 +336,7 @@ class Group:
             UsageError: the message does not come from this group.
         """
         bucket = self.bucket_of(message)
-        if message.stale or self.queue.state not in IN_SERVICE:
+        if message.stale or self.queue.state in DISCONNECTED:
             return False
         return bucket is None or self._coordinator.hands_out(bucket)
 
@@ -357,18 +377,29 @@ class Group:
             message = self.receive_nowait()
             if message is not None:
                 return message
+        deadline = asyncio.timeout(timeout)
         try:
-            async with within(timeout, f"no message of {self.queue.uri} arrived"):
+            async with deadline:
                 while message is None:
                     await self._arrival()
                     if turn.clock() >= turn.until:
-                        await turn.wait()
+                        await self._give_way()
                     message = self.receive_nowait()
-        except TimedOut:
+        except TimeoutError:
+            if not deadline.expired():
+                raise  # raised by a hook
             message = self.receive_nowait()
             if message is None:
-                raise
+                raise TimedOut(f"no message of {self.queue.uri} arrived within {timeout:g} s") from None
         return message
+
+    async def _give_way(self) -> None:
+        """Yield to the event loop before another message is handed out."""
+        try:
+            await self._turn.wait()
+        except asyncio.CancelledError:
+            self._dispatcher.wake()  # leave the message of this caller to the next caller
+            raise
 
     def receive_nowait(self) -> Message | None:
         """Return the next message, or None without waiting. The call does not join the group.
@@ -414,7 +445,7 @@ class Group:
             try:
                 await self._join()
             except asyncio.CancelledError:
-                if not self._joiners and not self._dispatcher.waiting:
+                if not self._joiners and not self._dispatcher.awaited:
                     self._undo_join()
                 raise
         return self
@@ -465,7 +496,8 @@ class Group:
             results[-1].add_note(_CONTROL_NOTE.format(self._control_uri))
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
-            await self._end()
+            await self._pause_all()
+            await coordinator.close()
             raise errors[0]
         # No wait from here on: this member has either joined or not.
         self._joined = True
@@ -474,6 +506,7 @@ class Group:
         logger.info(what, self.member, self.queue.uri, self.buckets, self.weight)
         serving = [lane.run() for lane in self._all_lanes()]
         serving.append(self._watch(watching))
+        serving += [lane.serve() for lane in self._bucket_lanes]
         self._running = [self._dispatcher.spawn(work) for work in serving]
 
     def _undo_join(self) -> None:
@@ -491,29 +524,33 @@ class Group:
         if joining is not None:
             await asyncio.wait((joining,))
             self._joined = False
-        await self._end()
+        await self._stop_serving()
+        await self._pause_all()
+        await self._coordinator.close()
 
     def _undone(self, undoing: asyncio.Task[None]) -> None:
         _undoing.pop(self.queue, None)
         look_at(undoing)  # the next join gets the error
 
-    async def _end(self) -> None:
-        """End the membership; ``on_revoked`` is called for each loaded bucket.
+    async def _pause_all(self) -> None:
+        """Withdraw the subscriptions; waiting messages return to the queue."""
+        await asyncio.gather(*(consumer.pause() for consumer in self._own), return_exceptions=True)
+
+    async def _stop_serving(self) -> None:
+        """End the member's tasks; ``on_revoked`` is called for each loaded bucket.
 
         Raises:
             Exception: raised by ``on_revoked``.
         """
         running, self._running = self._running, []
-        self._dispatcher.ready.clear()
+        self._dispatcher.withdraw_all()
         self._lose_all(Reason.LEFT)
-        try:
-            await cancelled(running)
-            for lane in self._bucket_lanes:
-                await lane.finish()
-        finally:
-            # Waiting messages return to the queue. A member without subscriptions must not lead the others.
-            await asyncio.gather(*(each.pause() for each in self._own), return_exceptions=True)
-            await self._coordinator.close()
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+        for lane in self._bucket_lanes:
+            await lane.finish()
 
     def _ended_without_leaving(self, error: Error) -> None:
         """End the membership after the queue or the session was closed."""
@@ -524,6 +561,13 @@ class Group:
         self._stopping = asyncio.get_running_loop().create_task(self._end())
         self._stopping.add_done_callback(look_at)
         self._dispatcher.wake()
+
+    async def _end(self) -> None:
+        """End the membership; a member without its queue must not lead the others."""
+        try:
+            await self._stop_serving()
+        finally:
+            await self._coordinator.close()
 
     async def close(self) -> None:
         """Leave the group, and close the queue.
@@ -540,7 +584,7 @@ class Group:
         """
         if self._closing is None:
             self._over = True
-            self._dispatcher.ready.clear()
+            self._dispatcher.withdraw_all()
             self._dispatcher.wake()
             if self._joining is not None:
                 self._joining.cancel()
@@ -559,7 +603,7 @@ class Group:
         The subscriptions stay until then, without room: a replica or proxy keeps the messages that the
         primary is sending when the queue is closed, and delivers them to nobody.
         """
-        if self.queue.state in IN_SERVICE:
+        if self.queue.state not in DISCONNECTED:
             full = [each.configure(max_unconfirmed_messages=0) for each in self._own if not each.closed]
             with contextlib.suppress(TimeoutError):
                 async with timeout(_LETTING_GO):
@@ -604,7 +648,7 @@ class Group:
             elif isinstance(event, events.QueueReopenFailed):
                 self._ended_without_leaving(event.error)
                 return
-            self._coordinator.serve(not suspended and self.queue.state in IN_SERVICE)
+            self._coordinator.serve(not suspended and self.queue.state not in DISCONNECTED)
         self._ended_without_leaving(QueueClosed(f"queue {uri} is closed"))
 
     def _lose_all(self, reason: Reason) -> None:

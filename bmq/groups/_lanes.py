@@ -4,9 +4,9 @@
 A subscription has a lane: of a bucket, of messages in no bucket, or of strays. Messages wait in the consumer
 until the application takes them: a message taken out earlier would have no owner when the bucket goes.
 
-A message handed out is *in hand* until it is confirmed, or until the connection or the membership ends: the
-broker delivers the message again then, here or to another member, although the application may still be at
-work on it.
+A message handed out is *in hand* until it is confirmed (*done*), or until the connection or the membership
+ends (*given back*): the broker delivers the message again then, here or to another member, although the
+application may still be at work on it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import contextlib
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from bmq import _world
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._turn import WaitingLine
@@ -32,11 +33,10 @@ from bmq.protocol.client.queue import QueueState
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.message import Message
-    from bmq.client.queue import Queue
     from bmq.groups._coordinator import Coordinator
 
 __all__ = [
-    "IN_SERVICE",
+    "DISCONNECTED",
     "LOWEST",
     "WIDEST",
     "BucketLane",
@@ -45,16 +45,22 @@ __all__ = [
     "Lane",
     "StrayLane",
     "Strays",
-    "cancelled",
     "ignoring_errors",
     "repeated",
 ]
 
 logger = Log("bmq.groups")
 
-#: The states of an opened queue during which its messages are this member's. In all other states, the broker
-#: delivers to other members.
-IN_SERVICE: Final = (QueueState.OPEN, QueueState.RECONFIGURING, QueueState.REOPENED)
+#: The states of a queue during which the broker delivers to other members.
+DISCONNECTED: Final = (
+    QueueState.LOST,
+    QueueState.REOPENING,
+    QueueState.RESTORING,
+    QueueState.REOPEN_DELAYED,
+    QueueState.REOPEN_OVERDUE,
+    QueueState.RESTORE_DELAYED,
+    QueueState.CLOSED,
+)
 #: Called with the number of a bucket; may be async.
 Hook = Callable[[int], Awaitable[None] | None]
 #: The policy for strays: "hold" keeps strays unconfirmed until this member leaves, "leave" takes none, and a
@@ -74,79 +80,86 @@ _SOME: Final = 64
 _NEARLY: Final = 0.8
 # Looks at messages in the application's hands, in seconds.
 _LOOK_EVERY: Final = 0.02
+# Strays received together, and seconds that they may take of a turn of the event loop.
+_AT_ONCE: Final = 256
+_SHARE: Final = 0.005
 
 
 class Dispatcher:
     """Hands out the messages of a member's lanes, and reports to the application and the log.
 
     Args:
-        queue: the queue of the group.
         name: name of the member.
+        uri: the queue's URI.
         key: the property with the key; None for the property ``bmq_bucket``.
         on_assigned: called with a gained bucket.
         on_revoked: called with a lost bucket.
         on_event: called with every event; errors of the function are logged.
-        strays: the policy for strays.
         ended: called with the error when a lane ends because the queue or the session was closed.
+        held: whether strays are held, not passed to a function.
 
     Attributes:
-        queue: see above.
-        name: see above.
         on_assigned: see above.
         on_revoked: see above.
-        strays: see above.
         ended: see above.
         error: the error that ended the group.
         unusable: messages handed out with a key in no bucket, by the kind of key.
-        ready: lanes that may have a message, the next one first.
-        waiting: receivers that wait for a message.
     """
 
     def __init__(
         self,
-        queue: Queue,
         name: str,
+        uri: str,
         key: str | None,
         on_assigned: Hook | None,
         on_revoked: Hook | None,
         on_event: Callable[[GroupEvent], None] | None,
-        strays: Strays,
         ended: Callable[[Error], None],
+        *,
+        held: bool,
     ) -> None:
-        self.queue = queue
-        self.name = name
         self.on_assigned = on_assigned
         self.on_revoked = on_revoked
-        self.strays = strays
         self.ended = ended
         self.error: BaseException | None = None
         self.unusable: Counter[str] = Counter()
-        self.ready: deque[Lane] = deque()
-        self.waiting = WaitingLine()
+        self._name = name
+        self._uri = uri
         self._key = key
         self._on_event = on_event
+        self._held = held
         self._log = LogLimit(logger)
         self._warned = False
+        self._ready: deque[Lane] = deque()
         self._left_of_turn = _TURN
+        self._waiters = WaitingLine()
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     # ready lanes
 
+    @property
+    def ready(self) -> bool:
+        """Whether a lane may have a message."""
+        return bool(self._ready)
+
     def offer(self, lane: Lane) -> None:
         """Hand out the messages of a lane, until the lane has none."""
-        if lane not in self.ready:
-            self.ready.append(lane)
-            self.wake()
+        self._ready.append(lane)
+        self.wake()
 
     def withdraw(self, lane: Lane) -> None:
         """Stop handing out the lane's messages until the lane is ready again."""
-        if lane in self.ready:
-            self.ready.remove(lane)
+        if lane in self._ready:
+            self._ready.remove(lane)
             self._left_of_turn = _TURN
+
+    def withdraw_all(self) -> None:
+        """Stop handing out messages."""
+        self._ready.clear()
 
     def take(self) -> Message | None:
         """Return the next message: of one bucket in order, of all buckets in turn."""
-        ready = self.ready
+        ready = self._ready
         while ready:
             message = ready[0].take()
             if message is None:
@@ -162,17 +175,23 @@ class Dispatcher:
 
     # receivers
 
+    @property
+    def awaited(self) -> bool:
+        """Whether a receiver waits."""
+        return len(self._waiters) > 0
+
     async def wait(self) -> None:
         """Wait until :meth:`wake` is called."""
-        waiter = self.waiting.join()
+        waiter = self._waiters.join()
         try:
             await waiter
         finally:
-            self.waiting.leave(waiter)
+            if self._waiters.leave(waiter) and self._ready:
+                self.wake()  # the wake-up may be for the next caller
 
     def wake(self) -> None:
         """Wake all receivers."""
-        self.waiting.wake(len(self.waiting))
+        self._waiters.wake(len(self._waiters))
 
     # tasks
 
@@ -204,12 +223,12 @@ class Dispatcher:
                 "bucket %d of %s has %d messages unconfirmed, beside max_unconfirmed_messages=%d: handle "
                 "them faster, or raise max_unconfirmed_messages. This is logged once",
                 event.bucket,
-                self.queue.uri,
+                self._uri,
                 event.unconfirmed,
                 event.window,
             )
         elif isinstance(event, Lost):
-            logger.debug("%s has lost bucket %d: %s", self.name, event.bucket, event.reason.value)
+            logger.debug("%s has lost bucket %d: %s", self._name, event.bucket, event.reason.value)
         if self._on_event is not None:
             try:
                 self._on_event(event)
@@ -223,7 +242,7 @@ class Dispatcher:
             ("unusable", kind),
             "a message of %s has a key without a bucket: property %s is %s, and keys are integers%s. The "
             "message is delivered without a bucket; check its producer",
-            self.queue.uri,
+            self._uri,
             self._key or BUCKET,
             kind,
             " from 0 on, set by post(..., key=...)" if self._key is None else "",
@@ -236,11 +255,11 @@ class Dispatcher:
             "a message of %s is not delivered by this member of the group: %s. %s. Either the producer is "
             "wrong, or the members differ: all members need the same key, buckets, expression and "
             "keyless; bmq explain shows their subscriptions",
-            self.queue.uri,
+            self._uri,
             kind,
-            "The function strays receives it"
-            if callable(self.strays)
-            else "This member holds the message until it leaves",
+            "This member holds the message until it leaves"
+            if self._held
+            else "The function strays receives it",
         )
 
     def note_stray_failed(self, error: Exception) -> None:
@@ -250,7 +269,7 @@ class Dispatcher:
             ("failed", type(error)),
             "the function strays of the group of %s failed, and the message is held until this member "
             "leaves: %r",
-            self.queue.uri,
+            self._uri,
             error,
         )
 
@@ -268,19 +287,17 @@ class Lane:
 
     Attributes:
         consumer: see above.
-        bucket: number of the bucket; None for messages in no bucket.
         handed_out: messages taken by the application.
+        done: messages handed out and confirmed, as of the last look at :attr:`in_hand`.
+        given_back: messages handed out and unconfirmed at the end of the connection or the membership.
     """
-
-    bucket: int | None = None
 
     def __init__(self, dispatcher: Dispatcher, consumer: Consumer, kind: str = "") -> None:
         self.consumer = consumer
-        self.handed_out = 0
+        self.handed_out = self.done = self.given_back = 0
         self._dispatcher = dispatcher
         self._kind = kind
-        # Set if the lane has no message, or if its messages may be handed out again.
-        self._changed = asyncio.Event()
+        self._emptied = asyncio.Event()
         # Messages handed out, also confirmed ones until the next look.
         self._taken: list[Message] = []
         self._sweep_at = _SOME
@@ -293,7 +310,9 @@ class Lane:
     @property
     def in_hand(self) -> int:
         """How many messages were handed out under the present ownership and are not confirmed."""
+        before = len(self._taken)
         self._taken = [message for message in self._taken if not message.confirmed]
+        self.done += before - len(self._taken)
         return len(self._taken)
 
     async def run(self) -> None:
@@ -304,20 +323,20 @@ class Lane:
             except Error as error:
                 self._dispatcher.ended(error)
                 return
-            self._changed.clear()
-            if self._may_hand_out():
+            if await self._may_hand_out():
+                self._emptied.clear()
                 self._dispatcher.offer(self)
-            await self._changed.wait()
+                await self._emptied.wait()
 
-    def _may_hand_out(self) -> bool:
-        """Whether the waiting messages may be handed out."""
+    async def _may_hand_out(self) -> bool:
+        """Whether the waiting messages may be handed out; otherwise wait for a change first."""
         return True
 
     def take(self) -> Message | None:
         """Return the next message; None if no message waits, and the lane is no longer ready."""
         message = self.consumer.receive_nowait()
         if message is None:
-            self._changed.set()
+            self._emptied.set()
             return None
         self.handed_out += 1
         self._taken.append(message)
@@ -334,7 +353,8 @@ class Lane:
             reason: the reason, for reports.
         """
         self._dispatcher.withdraw(self)
-        self._changed.set()
+        self._emptied.set()
+        self.given_back += self.in_hand
         self._taken = []
         self._sweep_at = _SOME
 
@@ -347,7 +367,6 @@ class BucketLane(Lane):
         coordinator: the member's coordinator, set before the lane runs.
     """
 
-    bucket: int
     coordinator: Coordinator
 
     def __init__(self, dispatcher: Dispatcher, bucket: int, consumer: Consumer) -> None:
@@ -355,25 +374,27 @@ class BucketLane(Lane):
         self.bucket = bucket
         self._window = consumer.options.max_unconfirmed_messages
         self._full = False
-        # Whether on_assigned has ended and on_revoked has not begun, and whether the application was told.
-        self._loaded = self._gained = False
-        # Messages received before the window was opened, until a later message has arrived.
+        self._loaded = False
+        # Messages received before the window was opened: only later messages count as arrivals.
         self._before = math.inf
-        # The actions that have not ended, in turn.
-        self._acting: list[asyncio.Task[None]] = []
+        self._allowed = asyncio.Event()
+        self._effects: asyncio.Queue[Effect] = asyncio.Queue()
+        self._acting: asyncio.Task[None] | None = None
 
     @property
     def owned(self) -> bool:
         """Whether messages of the bucket are handed out."""
         return self._loaded and self.coordinator.hands_out(self.bucket)
 
-    def _may_hand_out(self) -> bool:
-        if self._before < math.inf and self.consumer.stats().received > self._before:
-            self._before = math.inf
+    async def _may_hand_out(self) -> bool:
+        if not self.coordinator.alone(self.bucket) and self.consumer.stats().received > self._before:
             self.coordinator.arrived(self.bucket)
-        if self.owned:
-            self._look()
-        return self.owned
+        if not self.owned:
+            self._allowed.clear()
+            await self._allowed.wait()
+            return False
+        self._look()
+        return True
 
     def _look(self) -> None:
         """Tell when the window is nearly full."""
@@ -390,38 +411,50 @@ class BucketLane(Lane):
     def take(self) -> Message | None:
         """Return the next message; None if no message may be handed out."""
         if not self.owned:
-            self._changed.set()
+            self._emptied.set()
             return None
         return super().take()
 
     def allow(self) -> None:
         """Look again: the lease was renewed."""
-        self._changed.set()
+        if self.owned:
+            self._allowed.set()
+
+    def fail(self, error: BaseException) -> None:
+        """End the group with an error."""
+        self._dispatcher.fail(error)
 
     def lose(self, reason: Reason) -> None:
         """Forget the messages at the end of the connection or the membership."""
-        self._tell_lost(reason)
+        in_hand = self.in_hand
         super().lose(reason)
-
-    def _tell_lost(self, reason: Reason) -> None:
-        """Tell once that the bucket was lost, if it was gained."""
-        if self._gained:
-            self._gained = False
-            self._dispatcher.tell(Lost(self.bucket, reason, self.in_hand))
+        if self._loaded:
+            self._dispatcher.tell(Lost(self.bucket, reason, in_hand))
 
     # actions
 
     def act(self, effect: Effect) -> None:
         """Perform an action after the earlier ones."""
-        earlier = [task for task in self._acting if not task.done()]
-        if effect.do is Action.FORGET:
-            for task in earlier:
-                task.cancel()  # no answer comes any more
-        self._acting = [*earlier, self._dispatcher.spawn(self._perform(effect, earlier))]
+        if effect.do is Action.FORGET and self._acting is not None:
+            self._acting.cancel()  # no answer comes any more
+        self._effects.put_nowait(effect)
 
-    async def _perform(self, effect: Effect, earlier: list[asyncio.Task[None]]) -> None:
-        if earlier:
-            await asyncio.wait(earlier)
+    async def serve(self) -> None:
+        """Perform the actions in turn."""
+        while True:
+            effect = await self._effects.get()
+            self._acting = asyncio.get_running_loop().create_task(self._perform(effect))
+            try:
+                await asyncio.wait((self._acting,))
+            except asyncio.CancelledError:
+                self._acting.cancel()
+                await asyncio.wait((self._acting,))
+                raise
+            acting, self._acting = self._acting, None
+            if not acting.cancelled():
+                acting.result()
+
+    async def _perform(self, effect: Effect) -> None:
         if effect.do is Action.SUBSCRIBE:
             self._before = math.inf
             priority = effect.fence if effect.raised else -effect.fence
@@ -451,7 +484,6 @@ class BucketLane(Lane):
         finally:
             self._loaded = True
         if self.coordinator.state(self.bucket, effect.fence) is AssignmentState.OPEN:
-            self._gained = True
             self._dispatcher.tell(Gained(self.bucket))
             self._before = self.consumer.stats().received
             # A real broker passes over the messages behind a full window, and continues with newer ones: a
@@ -464,7 +496,8 @@ class BucketLane(Lane):
         if not self._loaded:
             return
         self._loaded = False
-        self._tell_lost(reason)
+        if reason is Reason.MOVED:
+            self._dispatcher.tell(Lost(self.bucket, reason, 0))
         await _called(self._dispatcher.on_revoked, self.bucket)
 
     async def _repeat(self, effect: Effect, request: Callable[[], Awaitable[object]]) -> None:
@@ -480,12 +513,13 @@ class BucketLane(Lane):
             raise asyncio.CancelledError from None
 
     async def finish(self) -> None:
-        """Cancel the actions, and drop the bucket if loaded.
+        """Drop the bucket if loaded, after the actions have ended.
 
         Raises:
             Exception: raised by ``on_revoked``.
         """
-        await cancelled(self._acting)
+        while not self._effects.empty():
+            self._effects.get_nowait()
         await self._put_down(Reason.LEFT)
 
 
@@ -507,6 +541,7 @@ class StrayLane:
         dispatcher: reports strays.
         consumer: the subscription.
         kind: the reason why the messages are strays, for people.
+        policy: the policy for strays.
 
     Attributes:
         consumer: see above.
@@ -514,29 +549,36 @@ class StrayLane:
         handled: strays that the application's function has handled.
     """
 
-    def __init__(self, dispatcher: Dispatcher, consumer: Consumer, kind: str) -> None:
+    def __init__(self, dispatcher: Dispatcher, consumer: Consumer, kind: str, policy: Strays) -> None:
         self.consumer = consumer
         self.held = 0
         self.handled = 0
         self._dispatcher = dispatcher
         self._kind = kind
+        self._policy = policy
 
     async def run(self) -> None:
         """Take strays until the consumer is closed."""
+        clock = _world.current().monotonic
+        until = clock() + _SHARE
         while True:
             try:
-                message = await self.consumer.receive()
+                batch = await self.consumer.receive_many(_AT_ONCE)
             except Error as error:
                 self._dispatcher.ended(error)
                 return
-            await self._take(message)
+            for message in batch:
+                if clock() >= until:
+                    await asyncio.sleep(0)
+                    until = clock() + _SHARE
+                await self._take(message)
+            await asyncio.sleep(0)
 
     async def _take(self, message: Message) -> None:
-        policy = self._dispatcher.strays
         self._dispatcher.note_stray(self._kind)
-        if callable(policy):
+        if callable(self._policy):
             try:
-                done = policy(message)
+                done = self._policy(message)
                 if done is not None:
                     await done
             except Exception as error:
@@ -580,14 +622,6 @@ async def repeated(
             logger.warning("%s: the request to %s failed, and is repeated: %s", where, what, error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, 5.0)
-
-
-async def cancelled(tasks: Collection[asyncio.Task[None]]) -> None:
-    """Cancel tasks, and wait until they have ended."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
 
 
 async def ignoring_errors(work: Awaitable[object]) -> None:

@@ -161,16 +161,8 @@ class Effect(NamedTuple):
     raised: bool = False
 
 
-class _Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag=str.lower):
-    """A message of the control queue: types and ranges are checked when a message is read.
-
-    Attributes:
-        group: the expression of the sender's first bucket, equal in all members; "" before a message is sent.
-        time: when the message was sent, by the sender's clock; 0 before.
-    """
-
-    group: str = ""
-    time: float = 0.0
+class _Message(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=str.lower):
+    """A message of the control queue: types and ranges are checked when a message is read."""
 
 
 class Report(_Message, frozen=True):

@@ -98,17 +98,16 @@ class Node(Coordinator):
         self._alive = False
         self._silent_at = None
         self._skipped = self._clocks_differ = False
-        self._reported_time = self._returned = 0.0
+        self._reported_time = 0.0
         self._log = LogLimit(logging.getLogger("bmq.groups"))
         self._candidacy = Candidate(who)
         self._asking = self._ending = self._gathering = self._reporting = self._life = None
-        self._reports = {}
-        self._spawn: Any = self._run
+        self._early, self._unsent, self._gathered = {}, {}, []
         self._candidate: Any = _Subscription(self)
         self.sent: list[tuple[str, Any]] = []
         self.claiming: Coroutine[Any, Any, None] | None = None
 
-    def _run(self, work: object) -> Any:
+    def _start(self, work: object) -> Any:
         assert work is None
 
     def _ask(self, ask: Request) -> Any:
@@ -121,8 +120,6 @@ class Node(Coordinator):
     def _report(self) -> None: ...
 
     def _report_soon(self) -> None: ...
-
-    def _tick(self) -> None: ...
 
     def _reported(self, report: Report) -> None: ...
 
