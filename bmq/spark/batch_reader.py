@@ -30,6 +30,7 @@ from pyspark.sql.types import StructType
 from bmq import _checks
 from bmq._logging import Log
 from bmq.arrow.decoding import RecordBatch, pa
+from bmq.client.queue import Queue
 from bmq.errors import InvalidExpression, StateError, UsageError
 from bmq.spark.connection import run
 from bmq.spark.log import (
@@ -406,6 +407,8 @@ class Drain:
         # Messages that have a row, or must not have one; the latter are confirmed when they arrive again.
         self._known: Guids = {uri: set(guids) for uri, guids in known.items()}
         self._settled = known
+        # The stored messages in the order of arrival, by their queue: a broker is slower in any other order.
+        self._stored: list[tuple[Queue, list[bytes]]] = []
         self._receiver = SourceReceiver(options)
         self._aside = DeadLetterWriter(options)
 
@@ -450,18 +453,19 @@ class Drain:
         fresh = new_messages(self._known.setdefault(uri, set()), guids)
         bad = await self._aside.take(arrived, fresh)
         if fresh is None and not bad:
+            self._stored.append((arrived.queue, guids))
             return arrived.batch
         settled = self._settled.setdefault(uri, set())
         settled.update(guids[place] for place in bad)
         self._receiver.confirm(arrived.queue, settled.intersection(guids))
-        places = range(len(guids)) if fresh is None else fresh
-        return arrived.batch.take(pa.array([place for place in places if place not in bad], pa.int64()))
+        places = [place for place in (range(len(guids)) if fresh is None else fresh) if place not in bad]
+        self._stored.append((arrived.queue, [guids[place] for place in places]))
+        return arrived.batch.take(pa.array(places, pa.int64()))
 
     async def confirm(self) -> bool:
         """Confirm all stored messages; return whether the broker has certainly received the confirmations."""
-        for queue in self._receiver.queues:
-            uri = queue.uri
-            self._receiver.confirm(queue, self._known.get(uri, set()) - self._settled.get(uri, set()))
+        for queue, guids in self._stored:
+            self._receiver.confirm(queue, guids)
         return await self._receiver.settle()
 
     async def close(self) -> None:
