@@ -21,6 +21,7 @@ from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._loop import raise_soon, weakly
 from bmq._turn import turn_of
+from bmq._words import several
 from bmq.protocol.client.events import (
     ClientDeprecated,
     Connected,
@@ -186,8 +187,8 @@ class Reporter:
             "the connection to %s was lost: %s; reconnecting, %s and %s are kept",
             about["broker"],
             reason,
-            _count(queues, "queue"),
-            _count(posts, "post"),
+            several(queues, "queue"),
+            several(posts, "post"),
             extra=about,
         )
         self._begin()
@@ -206,7 +207,7 @@ class Reporter:
         if self._down_since is None:
             return
         self._down_said = True
-        posts = _count(len(self._connection.core.posts), "post")
+        posts = several(len(self._connection.core.posts), "post")
         last = self._connection.dialer.last_failure
         logger.warning(
             "no connection to %s for %s; still trying, with %s kept%s",
@@ -228,10 +229,10 @@ class Reporter:
         if self._down_since is None:
             return
         queues, about = len(self._connection.open_queues), self._about()
-        done = [f"{_count(queues, 'queue')} opened again"] if queues else []
+        done = [f"{several(queues, 'queue')} opened again"] if queues else []
         again = self._connection.core.posts.counts.retransmitted - self._sent_again
         if again:
-            done.append(f"{_count(again, 'post')} sent again")
+            done.append(f"{several(again, 'post')} sent again")
         if self._down_said:
             logger.warning(
                 "the connection to %s was %s after %s%s",
@@ -250,7 +251,7 @@ class Reporter:
                 "the session with %s is over: %s%s",
                 self._connection.dialer.target,
                 reason,
-                f"; {_count(posts, 'post')} without outcome" if posts else "",
+                f"; {several(posts, 'post')} without outcome" if posts else "",
                 extra=self._about(),
             )
         self._over()
@@ -282,7 +283,7 @@ class Reporter:
             SlowConsumer,
             "the application does not keep up: %s (%s bytes) are waiting; reading from %s resumes when "
             "the application has taken half of the messages",
-            _count(messages, "message"),
+            several(messages, "message"),
             f"{size:,}",
             self._connection.dialer.address,
             extra=self._about(),
@@ -299,7 +300,7 @@ class Reporter:
                     "further messages without a consumer are not kept",
                     self._connection.dialer.address,
                     after,
-                    _count(event.messages, "message"),
+                    several(event.messages, "message"),
                     f"{event.bytes:,}",
                     extra=self._about(),
                 )
@@ -313,10 +314,6 @@ class Reporter:
         """Return the attributes of a line in the log."""
         about = {"broker": self._connection.address}
         return about if queue is None else {**about, "queue": queue}
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _seconds(seconds: float) -> str:
