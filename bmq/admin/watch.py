@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -272,42 +272,6 @@ class QueueFigures:
         return use_of(self.held, self.domain.total, self.domain.limits)
 
 
-async def explain_queues(
-    admin: Admin, queues: Iterable[QueueFigures], left_out: Callable[[str, ProtocolError], None]
-) -> dict[str, Explanation | None]:
-    """Ask about queues of known domains in order, a few at once.
-
-    Args:
-        admin: the broker, or the nodes of a cluster.
-        queues: the queues; the next one is taken when its turn has come.
-        left_out: called with a queue whose answer cannot be read.
-
-    Returns:
-        The explanation of each queue; None for a queue that has gone or cannot be read.
-    """
-    turn = iter(queues)
-    found: dict[str, Explanation | None] = {}
-
-    async def ask_in_turn() -> None:
-        for queue in turn:
-            assert queue.domain is not None
-            found[queue.uri] = None
-            try:
-                found[queue.uri] = await explain(admin.queue(queue.uri), queue.domain.info)
-            except AdminError:
-                pass
-            except ProtocolError as error:
-                left_out(queue.uri, error)
-
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(_AT_ONCE):
-                tasks.create_task(ask_in_turn())
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
-    return found
-
-
 # ---- all about brokers
 
 
@@ -321,8 +285,7 @@ class BrokerView:
         clusters: clusters of the broker.
         domains: the chosen domains.
         queues: the queues: first those whose primary the broker is, the deepest first.
-        explanations: why messages wait, by URI of the queue.
-        stale: age in seconds of the oldest explanation.
+        explanations: why messages wait, by URI of the queue; empty unless asked.
     """
 
     broker: str
@@ -331,7 +294,6 @@ class BrokerView:
     domains: tuple[DomainFigures, ...]
     queues: tuple[QueueFigures, ...]
     explanations: Mapping[str, Explanation] = field(default_factory=dict[str, Explanation])
-    stale: float = 0.0
 
     def label(self, cluster: str) -> str:
         """Return the name of the broker in a cluster.
@@ -363,7 +325,8 @@ class BrokerWatch:
         choose_domains: chooses among the names of domains.
         only: the names of the domains of interest; empty for all.
         copies: whether to ask also for domains without a queue whose primary answers.
-        left_out: called with a queue or a domain whose answer can no longer be read.
+        left_out: called with a queue or a domain whose answer cannot be read, in the
+            first of several rounds.
 
     Attributes:
         commands: number of commands sent, by kind.
@@ -382,14 +345,9 @@ class BrokerWatch:
         self._only = only
         self._copies = copies
         self._left_out = left_out
-        self._explanations: dict[str, Explanation] = {}
         self._noted: dict[str, str] = {}
         self.commands: dict[str, int] = {}
         self.unreadable: dict[str, str] = {}
-
-    def forget(self) -> None:
-        """Forget the answers of a silent broker."""
-        self._explanations = {}
 
     async def look(self, admin: Admin) -> BrokerView:
         """Ask for a whole view, without explanations.
@@ -416,28 +374,39 @@ class BrokerWatch:
         found.sort(key=lambda queue: (queue.role != _PRIMARY, -queue.messages))
         return BrokerView(admin.broker, _world.now(), clusters, tuple(domains.values()), tuple(found))
 
-    async def explain(self, admin: Admin, view: BrokerView, most: int) -> BrokerView:
-        """Add to a view why the messages of queues wait: two commands for a queue.
+    async def explain(self, admin: Admin, queues: Iterable[QueueFigures]) -> dict[str, Explanation | None]:
+        """Ask why the messages of queues wait, in order, a few queues at once: two commands for a queue.
 
         Args:
-            admin: the broker.
-            view: the view.
-            most: maximum number of queues to ask about. The remaining queues have a turn in the next rounds,
-                and keep the earlier answers meanwhile.
-        """
-        waiting = [queue for queue in view.queues if queue.waits]
-        before = self._explanations
-        known = {queue.uri: before[queue.uri] for queue in waiting if queue.uri in before}
-        waiting.sort(key=lambda queue: known[queue.uri].at if queue.uri in known else float("-inf"))
+            admin: the broker, or the nodes of a cluster.
+            queues: queues of a view, with their domains; the next one is taken when its turn has come.
 
-        answers = await explain_queues(admin, waiting[:most], self._note)
-        self._count("QUEUE LIST", len(answers))
-        self._count("QUEUE INTERNALS", len(answers))
-        found = {uri: each for uri, each in (known | answers).items() if each is not None}
-        self._explanations = found
-        now = asyncio.get_running_loop().time()
-        stale = max((now - each.at for each in found.values()), default=0.0)
-        return replace(view, explanations=found, stale=stale)
+        Returns:
+            The explanation of each queue; None for a queue that has gone or cannot be read.
+        """
+        turn = iter(queues)
+        found: dict[str, Explanation | None] = {}
+
+        async def ask_in_turn() -> None:
+            for queue in turn:
+                assert queue.domain is not None
+                found[queue.uri] = None
+                try:
+                    found[queue.uri] = await explain(admin.queue(queue.uri), queue.domain.info)
+                except AdminError:
+                    pass
+                except ProtocolError as error:
+                    self._note(queue.uri, error)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(_AT_ONCE):
+                    tasks.create_task(ask_in_turn())
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        self._count("QUEUE LIST", len(found))
+        self._count("QUEUE INTERNALS", len(found))
+        return found
 
     def _note(self, name: str, error: ProtocolError) -> None:
         """Leave out one queue or domain: a client must not hide the other ones."""

@@ -82,6 +82,7 @@ class _Broker:
 
     Attributes:
         view: the answers of the last round; absent after a failure.
+        stale: age in seconds of the oldest explanation.
         failures: failed rounds, by class of the error.
         seconds: duration of the last round.
     """
@@ -107,6 +108,8 @@ class _Broker:
             left_out=partial(_left_out, address),
         )
         self.view: BrokerView | None = None
+        self._explanations: dict[str, Explanation] = {}
+        self.stale = 0.0
         self.failures: dict[str, int] = {}
         self.seconds = 0.0
 
@@ -119,10 +122,10 @@ class _Broker:
             view = await self.watch.look(self._admin)
             chosen = self._queues.choose(self.address, [queue.uri for queue in view.queues])
             view = replace(view, queues=tuple(queue for queue in view.queues if queue.uri in chosen))
-            self.view = await self.watch.explain(self._admin, view, self._max_details)
+            self.view = replace(view, explanations=await self._explain(self._admin, view.queues))
         except Exception as error:
             self.view = None
-            self.watch.forget()
+            self._explanations = {}
             self._queues.forget(self.address)
             self._domains.forget(self.address)
             name = type(error).__name__
@@ -139,6 +142,17 @@ class _Broker:
                 note(f"bmq exporter: {self.address} answers again")
             self._reported = ""
         self.seconds = _world.monotonic() - started
+
+    async def _explain(self, admin: Admin, queues: Iterable[QueueFigures]) -> dict[str, Explanation]:
+        """Ask about some queues; the other ones keep their answers, and have a turn in the next rounds."""
+        waiting = [queue for queue in queues if queue.waits]
+        known = {queue.uri: found for queue in waiting if (found := self._explanations.get(queue.uri))}
+        waiting.sort(key=lambda queue: known[queue.uri].at if queue.uri in known else float("-inf"))
+        answers = await self.watch.explain(admin, waiting[: self._max_details])
+        self._explanations = {uri: each for uri, each in (known | answers).items() if each is not None}
+        now = asyncio.get_running_loop().time()
+        self.stale = max((now - each.at for each in self._explanations.values()), default=0.0)
+        return self._explanations
 
     async def close(self) -> None:
         admin, self._admin = self._admin, None
@@ -274,7 +288,7 @@ def _add_broker(scrape: _Scrape, broker: _Broker, view: BrokerView | None) -> No
     name = "bmq_exporter_last_success_timestamp_seconds"
     scrape.gauge(name, "Time of the last answers", view.time.timestamp(), labels)
     what = "Age of the oldest answer about one queue"
-    scrape.gauge("bmq_exporter_oldest_details_seconds", what, view.stale, labels)
+    scrape.gauge("bmq_exporter_oldest_details_seconds", what, broker.stale, labels)
     for each in view.clusters:
         node = {"cluster": each.cluster, "node": view.label(each.cluster), "role": each.role}
         what = "1 for the name and role of a broker in a cluster"

@@ -17,8 +17,8 @@ from rich.text import Text
 import bmq
 from bmq import _world
 from bmq._words import number, several, size
-from bmq.admin import Admin, Client, QueueStatistics
-from bmq.admin.watch import RateHistory
+from bmq.admin import Admin, Client
+from bmq.admin.watch import BrokerWatch, QueueFigures, RateHistory
 from bmq.cli.consoles import out, styled, table
 from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, printable, tell_gap
@@ -108,6 +108,7 @@ async def top(
     if sort not in _SORTS:
         raise BadInput(f"unknown order {sort!r}; use one of: {', '.join(_SORTS)}")
     only = queue.partition("?")[0] if queue else None
+    watch = BrokerWatch(choose_domains=lambda names: frozenset(), left_out=lambda name, error: None)
     histories: dict[str, RateHistory] = {}
     writer = Records.of(output, FIELDS)
     live = sys.stdout.isatty() and writer is None
@@ -120,10 +121,10 @@ async def top(
             while True:
                 view: RenderableType = ""
                 try:
+                    seen = await watch.look(admin)
                     gap = await admin.gap()
-                    statistics = await admin.statistics()
                     at = _world.monotonic()
-                    wanted = [each for each in statistics.queues if only in (None, each.uri, each.domain)]
+                    wanted = [each for each in seen.queues if only in (None, each.uri, each.name)]
                     histories = {each.uri: histories.get(each.uri) or RateHistory() for each in wanted}
                     lines = [await _line(admin, each, at, histories[each.uri], gap) for each in wanted]
                 except (bmq.ConnectionFailed, bmq.RequestTimeout) as error:
@@ -131,7 +132,7 @@ async def top(
                         raise
                     view = styled(f"no broker: {error}; trying again", "bold red")
                 else:
-                    head = _head(lines, f"{statistics.time:%T} UTC", admin.broker)
+                    head = _head(lines, f"{seen.time:%T} UTC", admin.broker)
                     lines = sorted(lines, key=_SORTS[sort], reverse=True)[:limit]
                     if writer is not None:
                         for line in lines:
@@ -149,9 +150,10 @@ async def top(
                 await asyncio.sleep(interval)
 
 
-async def _line(admin: Admin, each: QueueStatistics, at: float, history: RateHistory, gap: str) -> _Line:
+async def _line(admin: Admin, each: QueueFigures, at: float, history: RateHistory, gap: str) -> _Line:
     # A broker counts a new queue only after a while, but reports depth and clients of the queue at once.
-    messages, held = each.messages, each.bytes
+    counted = each.statistics
+    messages, held = (counted.messages, counted.bytes) if counted else (0, 0)
     clients: tuple[Client, ...] = ()
     try:
         internals = await admin.queue(each.uri).internals()
@@ -160,14 +162,14 @@ async def _line(admin: Admin, each: QueueStatistics, at: float, history: RateHis
     else:
         messages, held = internals.depth.messages, internals.depth.bytes
         clients = internals.clients
-    history.add(at, messages, each)
+    history.add(at, messages, counted)
     row = _Row(
         time=time.time(),
         uri=each.uri,
         messages=messages,
         bytes=held,
-        posted=each.posted,
-        confirmed=each.confirmed,
+        posted=counted.posted if counted else 0,
+        confirmed=counted.confirmed if counted else 0,
         posted_per_second=round(history.posting, 1),
         confirmed_per_second=round(history.confirming, 1),
         writers=sum(client.writers for client in clients),

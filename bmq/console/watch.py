@@ -15,7 +15,7 @@ from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.admin import Admin
 from bmq.admin.explanation import Explanation
-from bmq.admin.watch import HISTORY, BrokerWatch, QueueFigures, RateHistory, explain_queues
+from bmq.admin.watch import HISTORY, BrokerWatch, QueueFigures, RateHistory
 from bmq.console.findings import DeadLetters, QueueFinding, at_a_glance, inside, worst
 from bmq.console.source import RemoteBroker
 
@@ -243,10 +243,7 @@ class Watch:
         return ""
 
     def _left_out(self, name: str, error: bmq.ProtocolError) -> None:
-        self._log.warning(name, "domain %s is left out: %s", name, error)
-
-    def _unreadable(self, uri: str, error: bmq.ProtocolError) -> None:
-        self._log.warning(uri, "the consumers of %s are unknown: %s", uri, error)
+        self._log.warning(name, "%s is left out: %s", name, error)
 
     async def _look(self, admin: Admin) -> None:
         started = _world.monotonic()
@@ -311,7 +308,7 @@ class Watch:
                     if _world.monotonic() - started >= budget:
                         return
 
-            for uri, explanation in (await explain_queues(admin, in_budget(), self._unreadable)).items():
+            for uri, explanation in (await self._watch.explain(admin, in_budget())).items():
                 if explanation is not None:
                     seen[uri].suspect(explanation, self._dead)
 
