@@ -16,7 +16,9 @@ from typing import Final, TypeVar
 from rich.text import Text
 
 import bmq
+from bmq.admin import DomainInfo
 from bmq.admin.explanation import objection
+from bmq.admin.watch import DomainFigures, QueueFigures
 from bmq.cli.consoles import out, styled
 from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, note, printable
@@ -60,8 +62,8 @@ class _Stopped(Exception):
         self.status = status
 
 
-class _NotDelivered(bmq.Error):
-    """The probe did not arrive."""
+class _Unfit(bmq.Error):
+    """The broker answers, and the queue does not work: it is full, or the probe did not arrive."""
 
 
 class _Steps:
@@ -89,7 +91,7 @@ class _Steps:
                 self._records.write(_Step(advice=advice), flush=True)
             else:
                 self._console.print(styled(f"      {advice}"), soft_wrap=True)
-            status = ExitStatus.FAILED if isinstance(error, _NotDelivered) else status_of(error)
+            status = ExitStatus.FAILED if isinstance(error, _Unfit) else status_of(error)
             wrong = isinstance(error, BadInput | bmq.UsageError)
             raise _Stopped(
                 ExitStatus.UNREACHABLE if status is ExitStatus.USAGE and not wrong else status
@@ -124,8 +126,9 @@ async def doctor(
     """Try each step from here to a broker, and print a remedy for the step that fails.
 
     The steps are name resolution, connection, TLS, authentication and negotiation. With a queue, the command
-    also asks for the queue's mode and applications, and opens the queue, which creates a queue that does not
-    exist. The command posts and receives nothing, unless --post is given.
+    also asks for the queue's mode and applications, opens the queue, which creates a queue that does not
+    exist, and compares the stored messages with the quota. The command posts and receives nothing, unless
+    --post is given.
 
     With --post, the command posts one marked message, receives the message for each application of the queue,
     and confirms the message. No other consumer receives the message. The message is removed for all
@@ -207,8 +210,8 @@ async def _reach(steps: _Steps, target: BrokerTarget, address: Address) -> None:
             )
 
 
-async def _ask(target: BrokerTarget, uri: str, *, post: bool) -> tuple[str, tuple[str, ...]]:
-    """Return the mode and the applications of a queue's domain; empty if the broker does not say.
+async def _ask(target: BrokerTarget, uri: str, *, post: bool) -> DomainInfo | None:
+    """Return a queue's domain; None if the broker does not say.
 
     Raises:
         BadInput: the application does not exist, or the readers of a broadcast queue would receive the probe.
@@ -225,25 +228,44 @@ async def _ask(target: BrokerTarget, uri: str, *, post: bool) -> tuple[str, tupl
     except bmq.errors.AdminError:
         if post:
             raise
-        return "", ()  # the next step tells the reason
+        return None  # the next step tells the reason
     if post and not domain.mode:
         raise bmq.ProtocolError("the broker does not say which applications would receive a message")
-    return domain.mode, domain.app_ids
+    return domain
+
+
+def _described(domain: DomainInfo | None) -> str:
+    if domain is None:
+        return "unknown mode"
+    return f"{domain.mode or 'unknown'} mode" + (
+        f", applications {', '.join(domain.app_ids)}" if domain.app_ids else ""
+    )
+
+
+async def _room(uri: str, domain: DomainInfo) -> float:
+    """Return the used share of the smaller quota, of the queue or its domain.
+
+    Raises:
+        _Unfit: the quota is reached.
+    """
+    share, whose, full = QueueFigures(uri, domain.name, domain=DomainFigures(domain, 0)).use()
+    if full:
+        raise _Unfit(f"the {whose} has reached its quota: the broker refuses every post")
+    return share
 
 
 async def _use(
     steps: _Steps, session: bmq.Session, target: BrokerTarget, uri: str, *, post: bool
 ) -> ExitStatus:
     plain, _, app_id = uri.partition("?id=")
-    mode, app_ids = await steps.do(
+    domain = await steps.do(
         "ask",
         _ask(target, uri, post=post),
-        lambda found: (
-            f"{found[0] or 'unknown'} mode" + (f", applications {', '.join(found[1])}" if found[1] else "")
-        ),
+        _described,
         "Nothing was opened or posted. The name of a queue is bmq://DOMAIN/QUEUE, with ?id=APPID for a "
         "fanout queue.",
     )
+    mode, app_ids = (domain.mode, domain.app_ids) if domain else ("", ())
     # Each application receives a message, and each copy of the probe has to be removed.
     apps = list(app_ids) if mode == "fanout" and post else [app_id] if app_id or mode != "fanout" else []
     writer = await steps.do(
@@ -260,6 +282,13 @@ async def _use(
             session.open_queue(f"{plain}?id={app}", read=True, default_subscription=False),
             lambda opened: f"{opened.uri} for reading",
             _READ,
+        )
+    if domain is not None:
+        await steps.do(
+            "quota",
+            _room(writer.uri, domain),
+            lambda share: f"{share:.0%} in use",
+            "Start or speed up the consumers, or raise the quota in the domain's configuration.",
         )
     if post:
         status = await _send(steps, session, target, writer, readers)
@@ -299,7 +328,7 @@ async def _send(
         try:
             message = await consumers[app].receive(target.timeout)
         except bmq.TimedOut:
-            raise _NotDelivered(
+            raise _Unfit(
                 f"the message was accepted, and did not arrive within {target.timeout:g} s"
             ) from None
         message.confirm()

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import bmq
-from bmq.broker import Action, ActionKind
+from bmq.broker import Action, ActionKind, DomainConfig, Limits, Mode
 from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Aside, Bmq
 from tests.integration.steps import HasUri
@@ -35,7 +35,18 @@ PRIORITY = "bmq://bmq.test.mem.priority"
 def test_doctor_tests_every_step(run: Bmq, bmq_queue_uri: str) -> None:
     ran = run("doctor", bmq_queue_uri, "--post", "--json")
     assert ran.status == 0
-    steps = ["resolve", "connect", "negotiate", "ask", "open", "subscribe", "post", "receive", "close"]
+    steps = [
+        "resolve",
+        "connect",
+        "negotiate",
+        "ask",
+        "open",
+        "quota",
+        "subscribe",
+        "post",
+        "receive",
+        "close",
+    ]
     assert [step["step"] for step in ran.json] == steps
     assert all(step["ok"] and step["seconds"] >= 0 for step in ran.json)
     assert run("tail", bmq_queue_uri, "--idle", "0.2").lines == [], "its message is gone"
@@ -75,6 +86,20 @@ def test_doctor_tells_a_missing_answer_from_a_refusal(offline: Bmq) -> None:
     assert ran.status == 3
     assert ran.lines[4].startswith("FAIL  open")
     assert "the queue has no primary" in ran.lines[5]
+
+
+def test_doctor_finds_a_full_queue(offline: Bmq) -> None:
+    with BackgroundBroker(
+        domains=[DomainConfig("full", Mode.PRIORITY, queue_limits=Limits(messages=3))]
+    ) as broker:
+        at = ("--broker", broker.uri)
+        for _ in range(4):  # a broker checks before it adds a message
+            assert offline("post", "bmq://full/q", "x", *at).status == 0
+        ran = offline("doctor", "bmq://full/q", *at)
+    assert ran.status == 1
+    assert ran.lines[-2].startswith("FAIL  quota")
+    assert "the broker refuses every post" in ran.lines[-2]
+    assert "raise the quota" in ran.lines[-1]
 
 
 def test_doctor_reports_the_remedy(run: Bmq, offline: Bmq, closed_port: int) -> None:
