@@ -123,7 +123,7 @@ class _Builder:
         }
 
     def _app(self, app: App[Any]) -> None:
-        servers = self._brokers(app._settings.broker)
+        servers = self._brokers(app._broker)
         registry = app._registry
         for each in registry.handlers:
             options = each.options
@@ -134,14 +134,16 @@ class _Builder:
             responder = each.responder
             channel = self._channel(str(each.uri), servers)
             name = _named(function).rpartition("<locals>.")[2]
-            message = self._message(channel, each.shape, each.plan.properties, name)
+            message = self._message(channel, each.plan.shape, each.plan.properties, name)
             details: dict[str, Any] = _given(
                 expressions=[text for text in expressions if text],
                 priority=options.priority,
                 concurrency=options.concurrency if options.concurrency != 1 else None,
                 key=_named(options.key) if options.key is not None else None,
                 ack=options.ack.value if options.ack is not AckPolicy.ON_SUCCESS else None,
-                batches=None if each.batches is None else _fields(each.batches, "max_messages", "max_wait"),
+                batches=None
+                if options.batches is None
+                else _fields(options.batches, "max_messages", "max_wait"),
                 timeout=options.timeout,
                 rate=options.rate,
                 discard_unmatched=options.discard_unmatched or None,
@@ -165,7 +167,7 @@ class _Builder:
                     channel = self._channel(letters.uri, servers)
                     sent = [self._linked(channel, message.rpartition("/")[2])]
                     self._sending(f"{key}.{role.replace(' ', '-')}", channel, name, role, sent)
-            for output, results in registry.outputs_of(each):
+            for output, results in each.outputs:
                 channel = self._channel(str(output.uri), servers)
                 sent = self._messages_of(channel, results.kinds, name)
                 self._sending(f"{key}.output", channel, name, "output", sent)

@@ -159,7 +159,7 @@ class Child:
 
         server = PageServer("127.0.0.1", 0, page)
         async with server.serving() if probes else nullcontext():
-            self.grace = max(each._settings.grace for each in app._all())
+            self.grace = max(each._grace for each in app._all())
             addresses = [each.address for each in probes if each.address is not None]
             self._write(msgspec.json.encode(_Hello(addresses, server.uri, self.grace)))
             for each in probes:

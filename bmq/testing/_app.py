@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
@@ -534,19 +534,19 @@ class TestApp:
         With a broker on sockets, the probe has a free port: the service itself may run on the machine.
         """
         app, probe = self.app, self.app._probe
-        settings, state, overrides, listens = app._settings, app.state, app.overrides, probe.address
+        broker, options, clock = app._broker, app._options, app._clock
+        state, overrides, listens = app.state, app.overrides, probe.address
         probe.address = None if self._own or listens is None else (listens[0], 0)
-        options = settings.options.copy()
-        options.pop("credentials", None)
-        options.pop("ssl", None)
-        options.pop("server_hostname", None)
-        app._settings = replace(
-            settings, broker=address, options=options, clock=self._time, watch=self.failures.append
-        )
+        app._options = own = options.copy()
+        own.pop("credentials", None)
+        own.pop("ssl", None)
+        own.pop("server_hostname", None)
+        app._broker, app._clock, app._watch = address, self._time, self.failures.append
         app.state, app.overrides = copy(state), overrides.copy()
 
         def undo() -> None:
-            app._settings, app.state, app.overrides = settings, state, overrides
+            app._broker, app._options, app._clock, app._watch = broker, options, clock, None
+            app.state, app.overrides = state, overrides
             probe.address = listens
 
         return undo

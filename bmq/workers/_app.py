@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, nullcontext
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, Unpack
 
@@ -35,171 +34,17 @@ from bmq.workers._dependencies import HandlerContext, S, app_dependencies, check
 from bmq.workers._life import Life, LifeInput, LifeState
 from bmq.workers._middleware import Middleware
 from bmq.workers._options import OnError, member_of
-from bmq.workers._registry import Registrar, Registration, RegistrationTarget, Registry, Router, Step
+from bmq.workers._registry import Registrar, Registration, Registry, Router
+from bmq.workers._results import Publisher
 from bmq.workers._retry import Clock, checked_clock
-from bmq.workers._status import Statuses, calls, expect, status
+from bmq.workers._status import Statuses, expect, status, workers_of
 from bmq.workers._sweeper import Sweeper
 from bmq.workers._workers import settled
 from bmq.workers.probe import Metrics, Probe, address_of, worst
 
-__all__ = ["App", "Running", "Settings"]
-
-# ---- The sessions, consumers and movers of an app, from its start to its end
+__all__ = ["App"]
 
 logger = Log("bmq.workers")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The arguments of an app.
-
-    Attributes:
-        broker: address of the broker.
-        options: other arguments of :func:`bmq.connect`.
-        grace: seconds for handlers to finish.
-        on_error: hook for failed attempts of handlers without a hook.
-        clock: clock for pauses.
-        watch: second hook, for tests.
-    """
-
-    broker: str | None
-    options: ConnectOptions
-    grace: float
-    on_error: OnError | None
-    clock: Clock | None
-    watch: Callable[[Failure], None] | None = None
-
-    def hook(self, own: OnError | None) -> OnError | None:
-        """Return a handler's hook, or the app's, joined with the second hook."""
-        hook, watch = own if own is not None else self.on_error, self.watch
-        if watch is None:
-            return hook
-
-        def tell(failure: Failure) -> Awaitable[None] | None:
-            watch(failure)
-            return hook(failure) if hook is not None else None
-
-        return tell
-
-
-class Running:
-    """A running app.
-
-    Attributes:
-        session: session of the handlers.
-        consumers: registration and consumer of each handler.
-        context: middlewares, state and dependencies of the app.
-    """
-
-    def __init__(self, settings: Settings, registry: Registry, session: Session) -> None:
-        self._settings = settings
-        self._registry = registry
-        self.session = session
-        self.consumers: list[tuple[Registration, Consumer]] = []
-        # Sweepers close queues, so sweepers have a separate session.
-        self._sweeping: Session | None = None
-        self._movers: list[Mover] = []
-        self.context = HandlerContext()
-
-    @classmethod
-    async def start(cls, settings: Settings, registry: Registry, closing: AsyncExitStack) -> Running:
-        """Connect, and open the queues.
-
-        Args:
-            settings: arguments of the app.
-            registry: handlers, sweepers and delay queues of the app.
-            closing: closes the sessions at the end.
-        """
-        registry.check_published()
-        session = await closing.enter_async_context(connect(settings.broker, **settings.options))
-        running = cls(settings, registry, session)
-        await running._open_queues()
-        await running._make_movers(closing)
-        if registry.sweepers:
-            connecting = connect(settings.broker, **settings.options)
-            running._sweeping = await closing.enter_async_context(connecting)
-        return running
-
-    async def _open_queues(self) -> None:
-        """Open each queue once, with all its subscriptions."""
-        handlers, session = self._registry.handlers, self.session
-        posted = self._registry.outputs()
-        consumers: dict[object, Iterator[Consumer]] = {}
-        for uri in {each.uri: None for each in handlers}:
-            queue = await session.open_queue(
-                str(uri),
-                read=True,
-                write=not uri.app_id and uri.canonical in posted,
-                default_subscription=False,
-                subscriptions=[
-                    each.options.definition for each in handlers if each.uri == uri and each.group is None
-                ],
-            )
-            grouped = any(each.uri == uri and each.group is not None for each in handlers)
-            consumers[uri] = iter([idle_consumer_of(queue)] if grouped else queue.consumers)
-        for output in posted:
-            await session.open_output(output)
-        for each in handlers:
-            consumer = next(consumers[each.uri])
-            self.consumers.append((each, consumer))
-            expect(consumer, each.plan.name)
-
-    async def _make_movers(self, closing: AsyncExitStack) -> None:
-        if not self._registry.waiting:
-            return
-        admin: Admin | None = None
-        same = ("credentials", "ssl", "server_hostname")
-        how: dict[str, Any] = {name: value for name, value in self._settings.options.items() if name in same}
-        try:
-            admin = await closing.enter_async_context(ask(self._settings.broker, **how))
-        except Error as error:
-            logger.info("the delay queue cannot be checked: %s", error)
-        for uri, given in self._registry.waiting.items():
-            queue = await self.session.open_queue(str(uri), read=True, default_subscription=False)
-            options = dict(given or {})
-            if (letters := options.get("dead_letters")) is not None:
-                options["dead_letters"] = await self.session.open_output(letters)
-            self._movers.append(Mover(queue, admin=admin, **options))
-
-    def feeding(self) -> list[asyncio.Task[None]]:
-        """Start a task for each handler."""
-        return [
-            asyncio.create_task(self._feed(*each), name=f"consume {each[0].uri}") for each in self.consumers
-        ]
-
-    def sweeping(self) -> list[asyncio.Task[None]]:
-        """Start a task for each sweeper."""
-        session = self._sweeping
-        if session is None:
-            return []
-        return [
-            asyncio.create_task(sweeper.run(session), name=f"sweep {sweeper.queue}")
-            for sweeper in self._registry.sweepers
-        ]
-
-    def moving(self) -> list[asyncio.Task[None]]:
-        """Start a task for each mover."""
-        return [asyncio.create_task(mover.run(), name="mover") for mover in self._movers]
-
-    async def _feed(self, each: Registration, consumer: Consumer) -> None:
-        """Call one handler until the app stops."""
-        settings = self._settings
-        options, dead_letters = await open_dead_letters(each.options, consumer.queue)
-        options = dataclasses.replace(options, on_error=settings.hook(options.on_error))
-        grace, clock = settings.grace, settings.clock
-        own, publisher = each.middlewares, self._registry.publisher_of(each)
-        builtins = () if each.responder is None else (each.responder._handle,)
-        context = dataclasses.replace(
-            self.context,
-            middlewares=() if own is None else (*self.context.middlewares, *own),
-            builtins=builtins if publisher is None else (publisher,),
-        )
-        group = None if each.group is None else member_of(each.group, consumer.queue)
-        how = (consumer, each.plan, options, dead_letters, context)
-        await feed(*how, group=group, bounds=each.batches, close=group is None, grace=grace, clock=clock)
-
-
-# ---- A service of message handlers: a session, queues, an orderly shutdown; and apps as parts of an app
 
 # Seconds between two looks whether all handlers get messages, at the start.
 _LOOK_EVERY = 0.02
@@ -269,7 +114,9 @@ class App(Registrar, Generic[S]):
         middlewares: Iterable[Middleware] = (),
         **options: Unpack[ConnectOptions],
     ) -> None:
-        super().__init__(middlewares)
+        #: Object shared by the handlers: the one given as ``state``, or a namespace.
+        self.state: S = checked_state(state)
+        super().__init__(Registry(lambda queue: queue, type(self.state)), middlewares)
         known = (*(App.__init__.__kwdefaults__ or ()), *ConnectOptions.__optional_keys__)
         _checks.keywords(f"{type(self).__qualname__}()", options, known)
         if broker is not None:
@@ -291,19 +138,23 @@ class App(Registrar, Generic[S]):
                 "the address, any address will do here, as health='127.0.0.1:0'"
             )
         self._probe = Probe(address, self._health, metrics)
-        #: Object shared by the handlers: the one given as ``state``, or a namespace.
-        self.state: S = checked_state(state)
+        self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._broker, self._options, self._grace, self._clock = broker, options, grace, clock
+        self._on_error = on_error
+        # Second hook for failures, for tests.
+        self._watch: Callable[[Failure], None] | None = None
+        self._parts: list[App[Any]] = []
         # State of the run; shared with the whole while the app runs as a part of another app.
         self._life = Life()
-        self._running: Running | None = None
-        # Consumers of the latest run, kept for status() after the end of the run.
-        self._consumers: list[Consumer] = []
         # The task of the run in ``async with``.
         self._background: asyncio.Task[None] | None = None
-        self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
-        self._settings = Settings(broker, options, grace, on_error, clock)
-        self._parts: list[App[Any]] = []
-        self._routers: list[Router] = []
+        # The run: the session of the handlers, and a session for sweepers, because sweepers close queues.
+        self._session: Session | None = None
+        self._sweeping: Session | None = None
+        self._movers: list[Mover] = []
+        self._context = HandlerContext()
+        # Each handler with its consumer; kept for status() after the end of the run.
+        self._fed: list[tuple[Registration, Consumer]] = []
 
     def include(self, part: App[Any] | Router) -> None:
         """Include a router, or make another app a part of this app.
@@ -333,13 +184,13 @@ class App(Registrar, Generic[S]):
             InvalidURI: a queue name of the router is relative, and no prefix begins with ``bmq://``.
             StateError: either app is running.
         """
-        self._check_stopped("register its handlers before")
         if isinstance(part, Router):
-            self._registry = part._included_in(self._routers, self._target())
+            self._include_router(part)
             return
+        self._check_open()
         if not isinstance(part, App):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"part must be a bmq.Router or a bmq.App, not {_checks.shown(part)}")
-        part._check_stopped("register its handlers before")
+        part._check_open()
         if self in part._all() or part in self._all():
             raise UsageError("one of the apps is already a part of the other")
         self._parts.append(part)
@@ -350,7 +201,8 @@ class App(Registrar, Generic[S]):
 
     def _calls(self) -> int:
         """Return the number of calls in progress, for a test of the app."""
-        return calls(self._consumers)
+        workers = [workers_of(consumer) for _, consumer in self._fed]
+        return sum(each.calls for each in workers if each is not None)
 
     @_checks.known_arguments
     def sweeper(
@@ -380,7 +232,7 @@ class App(Registrar, Generic[S]):
             UsageError, InvalidURI: as for :class:`bmq.workers.Sweeper`.
             StateError: the app is running.
         """
-        self._check_stopped("register its sweepers before")
+        self._check_open()
         sweeper = Sweeper(
             queue,
             put_aside=put_aside,
@@ -391,36 +243,14 @@ class App(Registrar, Generic[S]):
         self._registry.sweepers.append(sweeper)
         return sweeper
 
-    def _uri_of(self, queue: str) -> str:
-        return queue
-
-    def _register(self, step: Step) -> None:
-        self._check_stopped("register its handlers before")
-        step(self._target())
-
-    def _target(self) -> RegistrationTarget:
-        return RegistrationTarget(self._registry, self._uri_of, type(self.state))
-
-    @asynccontextmanager
-    async def _surroundings(self) -> AsyncGenerator[HandlerContext]:
-        """Make the app-scoped dependencies; close the dependencies at the end."""
-        context = HandlerContext(tuple(self._middlewares), (), self.state, self.overrides.copy())
-        plans = [each.plan for each in self._registry.handlers]
-        async with app_dependencies(plans, context) as context.values:
-            yield context
-
     def _begun(self) -> asyncio.Future[None]:
         """Return a future to be done once the handlers of the next run receive messages."""
         begun = self._life.begun = running_loop().create_future()
         return begun
 
-    def _check_middlewares(self) -> None:
-        """Check that each handler has the middlewares that its dependencies need."""
-        self._registry.check_middlewares(self._middlewares, self.overrides)
-
-    def _check_stopped(self, remedy: str) -> None:
+    def _check_open(self) -> None:
         if self._life.state is not LifeState.STOPPED:
-            raise StateError(f"the app is running; {remedy}")
+            raise StateError("the app is running; register its handlers before")
 
     @property
     def session(self) -> Session:
@@ -429,9 +259,9 @@ class App(Registrar, Generic[S]):
         Raises:
             StateError: the app is not running.
         """
-        if self._running is None:
+        if self._session is None:
             raise StateError("the app has a session only while it runs: await app.run()")
-        return self._running.session
+        return self._session
 
     @property
     def health_uri(self) -> str | None:
@@ -443,12 +273,10 @@ class App(Registrar, Generic[S]):
 
     def _health(self) -> Health | None:
         """The worst health of the sessions; None before all handlers get messages, and after a stop."""
-        if self._life.state is not LifeState.RUNNING:
+        sessions = [each._session for each in self._all()]
+        if self._life.state is not LifeState.RUNNING or None in sessions:
             return None
-        running = [each._running for each in self._all()]
-        if None in running:
-            return None
-        return worst([each.session.health() for each in running if each is not None])
+        return worst([each.health() for each in sessions if each is not None])
 
     async def _announce(self, begun: asyncio.Future[None]) -> None:
         """Tell the caller once all handlers get messages."""
@@ -479,7 +307,7 @@ class App(Registrar, Generic[S]):
         As text, the result is a table; see :class:`bmq.workers.SubscriberStatus`. The result is empty before
         the app has opened its queues. After the end of the app, the result is the last status.
         """
-        return status(*(consumer for each in self._all() for consumer in each._consumers))
+        return status(*(consumer for each in self._all() for _, consumer in each._fed))
 
     async def pause(self, handler: object = None) -> None:
         """Take no more messages until :meth:`resume`. Messages in progress are finished.
@@ -515,12 +343,16 @@ class App(Registrar, Generic[S]):
             await consumer.resume()
 
     def _consumers_of(self, handler: object) -> list[Consumer]:
-        feeding = [
-            fed for each in self._all() if each._running is not None for fed in each._running.consumers
-        ]
+        feeding = [fed for each in self._all() if each._session is not None for fed in each._fed]
         if not feeding:
             raise StateError("the app has consumers only while it runs: await app.run()")
-        chosen = [(each, consumer) for each, consumer in feeding if handler is None or each.is_of(handler)]
+        # Methods are equal, and not identical: each access creates a new object.
+        method = inspect.ismethod(handler)
+        chosen = [
+            fed
+            for fed in feeding
+            if handler is None or fed[0].handler is handler or (method and fed[0].handler == handler)
+        ]
         for each, _ in chosen:
             if each.group is not None:
                 raise StateError(
@@ -609,11 +441,11 @@ class App(Registrar, Generic[S]):
         if all(each._registry.empty for each in apps):
             raise StateError("the app has no handler: register one with @app.consumer(...)")
         for each in apps:
-            each._check_middlewares()
+            each._registry.check_middlewares(each._middlewares, each.overrides)
         life = self._life
         for each in apps:
             each._life = life
-        life.fire(LifeInput.RUN, asyncio.current_task())
+        life.fire(LifeInput.RUN, [asyncio.current_task()])
         try:
             with on_signals(self.stop) if signals else nullcontext():
                 async with AsyncExitStack() as closing:
@@ -624,11 +456,11 @@ class App(Registrar, Generic[S]):
                         if life.state is LifeState.STARTING:
                             await self._work(apps)
                     for each in apps:
-                        each._running = None
+                        each._session = None
         finally:
             life.fire(LifeInput.ENDED)
             for each in apps:
-                each._running = None
+                each._session = None
                 each._life = life if each is self else Life()
 
     async def _start(self, apps: list[App[Any]], closing: AsyncExitStack, ending: AsyncExitStack) -> None:
@@ -637,15 +469,16 @@ class App(Registrar, Generic[S]):
         assert task is not None
         try:
             for each in apps:
-                each._running = await Running.start(each._settings, each._registry, closing)
-                each._consumers = [consumer for _, consumer in each._running.consumers]
+                await each._open(closing)
             for function in [function for each in apps for function in each._registry.shutdown]:
                 ending.push_async_callback(_called, function)
             for function in [function for each in apps for function in each._registry.startup]:
                 await _called(function)
             for each in apps:
-                assert each._running is not None
-                each._running.context = await ending.enter_async_context(each._surroundings())
+                context = HandlerContext(tuple(each._middlewares), (), each.state, each.overrides.copy())
+                plans = [registered.plan for registered in each._registry.handlers]
+                await ending.enter_async_context(app_dependencies(plans, context))
+                each._context = context
             # A startup function may stop the app without awaiting: the cancellation arrives here.
             await asyncio.sleep(0)
         except asyncio.CancelledError:
@@ -654,11 +487,86 @@ class App(Registrar, Generic[S]):
                 raise
             task.uncancel()
 
+    async def _open(self, closing: AsyncExitStack) -> None:
+        """Connect, and open each queue once, with all its subscriptions."""
+        self._registry.check_published()
+        session = await closing.enter_async_context(connect(self._broker, **self._options))
+        handlers, posted = self._registry.handlers, self._registry.outputs()
+        consumers: dict[object, Iterator[Consumer]] = {}
+        for uri in {each.uri: None for each in handlers}:
+            of_queue = [each for each in handlers if each.uri == uri]
+            queue = await session.open_queue(
+                str(uri),
+                read=True,
+                write=not uri.app_id and uri.canonical in posted,
+                default_subscription=False,
+                subscriptions=[each.options.definition for each in of_queue if each.group is None],
+            )
+            grouped = of_queue[0].group is not None  # a group has one handler
+            consumers[uri] = iter([idle_consumer_of(queue)] if grouped else queue.consumers)
+        for output in posted:
+            await session.open_output(output)
+        self._fed = [(each, next(consumers[each.uri])) for each in handlers]
+        for each, consumer in self._fed:
+            expect(consumer, each.plan.name)
+        self._movers = [mover async for mover in self._make_movers(session, closing)]
+        self._sweeping = None
+        if self._registry.sweepers:
+            connecting = connect(self._broker, **self._options)
+            self._sweeping = await closing.enter_async_context(connecting)
+        self._session = session
+
+    async def _make_movers(self, session: Session, closing: AsyncExitStack) -> AsyncGenerator[Mover]:
+        if not self._registry.waiting:
+            return
+        admin: Admin | None = None
+        same = ("credentials", "ssl", "server_hostname")
+        how: dict[str, Any] = {name: value for name, value in self._options.items() if name in same}
+        try:
+            admin = await closing.enter_async_context(ask(self._broker, **how))
+        except Error as error:
+            logger.info("the delay queue cannot be checked: %s", error)
+        for uri, given in self._registry.waiting.items():
+            queue = await session.open_queue(str(uri), read=True, default_subscription=False)
+            options = dict(given or {})
+            if (letters := options.get("dead_letters")) is not None:
+                options["dead_letters"] = await session.open_output(letters)
+            yield Mover(queue, admin=admin, **options)
+
+    async def _feed(self, each: Registration, consumer: Consumer) -> None:
+        """Call one handler until the app stops."""
+        options, dead_letters = await open_dead_letters(each.options, consumer.queue)
+        hook, watch = options.on_error if options.on_error is not None else self._on_error, self._watch
+
+        def tell(failure: Failure) -> Awaitable[None] | None:
+            if watch is not None:
+                watch(failure)
+            return hook(failure) if hook is not None else None
+
+        options = replace(options, on_error=tell if watch is not None else hook)
+        outer = self._context.middlewares
+        builtins: tuple[Middleware, ...] = ()
+        if each.responder is not None:
+            builtins = (each.responder._handle,)
+        elif each.outputs:
+            builtins = (Publisher(each.outputs, batch=options.batches is not None),)
+        middlewares = () if each.middlewares is None else (*outer, *each.middlewares)
+        context = replace(self._context, middlewares=middlewares, builtins=builtins)
+        group = None if each.group is None else member_of(each.group, consumer.queue)
+        how = (consumer, each.plan, options, dead_letters, context)
+        await feed(*how, group=group, close=group is None, grace=self._grace, clock=self._clock)
+
     async def _work(self, apps: list[App[Any]]) -> None:
         """Run all handlers and the sweepers, until all handlers end or the first of them fails."""
-        running = [each._running for each in apps if each._running is not None]
-        feeding = [task for each in running for task in each.feeding()]
-        sweeping = [task for each in running for task in each.sweeping()]
+        start = asyncio.create_task
+        feeding = [start(app._feed(*fed), name=f"consume {fed[0].uri}") for app in apps for fed in app._fed]
+        sweeping = [
+            start(each.run(app._sweeping), name=f"sweep {each.queue}")
+            for app in apps
+            if app._sweeping is not None
+            for each in app._registry.sweepers
+        ]
+        moving = [start(each.run(), name="mover") for app in apps for each in app._movers]
 
         def end_sweeping(_: asyncio.Task[None]) -> None:
             if all(task.done() for task in feeding):
@@ -667,7 +575,7 @@ class App(Registrar, Generic[S]):
 
         for task in feeding:
             task.add_done_callback(end_sweeping)
-        tasks = [*feeding, *sweeping, *(task for each in running for task in each.moving())]
+        tasks = [*feeding, *sweeping, *moving]
         self._life.fire(LifeInput.STARTED, tasks)
         cancelled, begun = False, self._life.begun
         announcing = asyncio.create_task(self._announce(begun)) if begun is not None else None

@@ -26,6 +26,7 @@ from bmq.workers._dependencies import HandlerContext, HandlerPlan, app_dependenc
 from bmq.workers._failures import Quarantine, suspects_of
 from bmq.workers._invoker import Invoker
 from bmq.workers._options import (
+    BatchBounds,
     ConsumerOptions,
     HandlerOptions,
     check_elsewhere,
@@ -34,7 +35,6 @@ from bmq.workers._options import (
 )
 from bmq.workers._results import Responder
 from bmq.workers._retry import Clock, LoopClock, check_durable, checked_clock
-from bmq.workers._sources import BatchBounds
 from bmq.workers._workers import Workers, settled
 
 __all__ = ["consume", "feed", "idle_consumer_of", "open_dead_letters"]
@@ -184,7 +184,7 @@ async def consume(
     chosen, dead_letters = await open_dead_letters(chosen, queue)
 
     async def fed() -> None:
-        async with app_dependencies((plan,), context) as context.values:
+        async with app_dependencies((plan,), context):
             if group is not None:
                 consumer = idle_consumer_of(group.queue)
             else:
@@ -248,7 +248,6 @@ async def feed(
     context: HandlerContext,
     *,
     group: Group | None = None,
-    bounds: BatchBounds | None = None,
     close: bool,
     grace: float,
     clock: Clock | None,
@@ -263,7 +262,6 @@ async def feed(
         context: middlewares, state and dependencies.
         group: a group to join, and to leave at the end: its messages without a finished handler are delivered
             again then.
-        bounds: bounds of batches; None to handle single messages.
         close: whether to close the consumer at the end.
         grace: seconds for handlers to finish.
         clock: clock for pauses; None for the clock of the event loop.
@@ -272,28 +270,28 @@ async def feed(
     invoke = Invoker(plan, options.timeout, context, consumer.queue.session._hooks.handling, key)
     pace = None if options.rate is None else Pace(options.rate)
 
-    def workers_of(consumer: Consumer, bounds: BatchBounds | None) -> Workers:
+    def workers_of(consumer: Consumer, options: HandlerOptions = options) -> Workers:
         how = (invoke, options, dead_letters, clock or LoopClock(), pace)
-        return Workers(consumer, *how, key=key, group=group, bounds=bounds)
+        return Workers(consumer, *how, key=key, group=group)
 
     try:
         if group is not None:
             try:
                 await group.open()
-                await workers_of(consumer, None).run(options.concurrency, grace, close=False)
+                await workers_of(consumer).run(options.concurrency, grace, close=False)
             finally:
                 await group.close()
             return
         feeding = Feeding(consumer)
         try:
             await consumer.open()
-            workers = workers_of(consumer, bounds)
+            workers = workers_of(consumer)
             if options.quarantine is None:
                 await workers.run(options.concurrency, grace, close=close)
                 return
             suspects = feeding.add(suspects_of(consumer))
             await suspects.open()
-            alone = workers_of(suspects, bounds and BatchBounds(1, 0))
+            alone = workers_of(suspects, replace(options, batches=options.batches and BatchBounds(1, 0)))
             for each in (workers, alone):
                 each.quarantine = Quarantine(options.quarantine, options.after, consumer.queue, invoke.name)
             await _together(

@@ -646,7 +646,7 @@ class HandlerContext:
     builtins: tuple[Middleware, ...] = ()
     state: Any = None
     overrides: Overrides = field(default_factory=dict[Callable[..., Any], Callable[..., Any]])
-    values: Mapping[Callable[..., Any], Any] = field(default_factory=dict[Callable[..., Any], Any])
+    values: dict[Callable[..., Any], Any] = field(default_factory=dict[Callable[..., Any], Any])
 
 
 # Returns an argument, for an attempt and the message-scoped dependencies made so far.
@@ -959,10 +959,8 @@ async def _closed_late(name: str, opened: list[Any], error: BaseException) -> No
 
 
 @asynccontextmanager
-async def app_dependencies(
-    plans: Iterable[HandlerPlan], context: HandlerContext
-) -> AsyncGenerator[dict[Callable[..., Any], Any]]:
-    """Make the app-scoped dependencies of handlers, each once; close the dependencies at the end.
+async def app_dependencies(plans: Iterable[HandlerPlan], context: HandlerContext) -> AsyncGenerator[None]:
+    """Make the app-scoped dependencies of handlers, each once, in a context; close them at the end.
 
     The end does not pass its exception to the generators: an app that fails closes them as usual.
 
@@ -970,18 +968,16 @@ async def app_dependencies(
         UsageError: an override cannot be called, or a generator does not yield once.
         BaseException: any exception of a dependency, when made or closed.
     """
-    values: dict[Callable[..., Any], Any] = {}
     opened: list[Any] = []
-    inside = HandlerContext(state=context.state, overrides=context.overrides, values=values)
     no_attempt: Any = None
     try:
         for plan in plans:
-            get = partial(_getter, plan=plan, context=inside, places={})
+            get = partial(_getter, plan=plan, context=context, places={})
             for each in plan.dependencies(context.overrides):
-                if each.scope == "app" and each.function not in values:
+                if each.scope == "app" and each.function not in context.values:
                     made = _caller(each.function, each.parameters, get)(no_attempt, [])
-                    values[each.function] = await _made(each.generates, made, opened)
-        yield values
+                    context.values[each.function] = await _made(each.generates, made, opened)
+        yield
     finally:
         if (error := await _closed(opened, None)) is not None:
             raise error

@@ -57,40 +57,36 @@ class Life(Machine):
         begun: set once all handlers get messages; None if no caller waits.
     """
 
-    __slots__ = ("_starting", "_tasks", "begun")
+    __slots__ = ("_tasks", "begun")
 
     def __init__(self) -> None:
         self.state = LifeState.STOPPED
         self.begun: asyncio.Future[None] | None = None
-        self._starting: asyncio.Task[Any] | None = None
-        self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._tasks: tuple[asyncio.Task[Any], ...] = ()
 
-    def _start(self, task: asyncio.Task[Any]) -> None:
-        self._starting = task
-
-    def _interrupt(self) -> None:
-        assert self._starting is not None
-        self._starting.cancel()
-
-    def _work(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+    def _keep(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
         self._tasks = tuple(tasks)
 
-    def _drain(self) -> None:
+    def _cancel(self) -> None:
         loop = asyncio.get_running_loop()
         turn_of(loop).hold(loop)
         for task in self._tasks:
             task.cancel()
 
+    def _interrupt(self) -> None:
+        self._cancel()
+        self._tasks = ()  # the rest of the run closes what was opened
+
     def _forget(self) -> None:
-        self._starting, self._tasks, self.begun = None, (), None
+        self._tasks, self.begun = (), None
 
     TRANSITIONS: ClassVar[Mapping[tuple[Any, Any], Transition]] = {
-        (_S.STOPPED, _I.RUN): Transition(_start, _S.STARTING),
+        (_S.STOPPED, _I.RUN): Transition(_keep, _S.STARTING),
         (_S.STOPPED, _I.STOP): Transition(None, _S.STOPPED),
-        (_S.STARTING, _I.STARTED): Transition(_work, _S.RUNNING),
+        (_S.STARTING, _I.STARTED): Transition(_keep, _S.RUNNING),
         (_S.STARTING, _I.STOP): Transition(_interrupt, _S.DRAINING),
         (_S.STARTING, _I.ENDED): Transition(_forget, _S.STOPPED),
-        (_S.RUNNING, _I.STOP): Transition(_drain, _S.DRAINING),
-        (_S.DRAINING, _I.STOP): Transition(_drain, _S.DRAINING),
+        (_S.RUNNING, _I.STOP): Transition(_cancel, _S.DRAINING),
+        (_S.DRAINING, _I.STOP): Transition(_cancel, _S.DRAINING),
         (_S.DRAINING, _I.ENDED): Transition(_forget, _S.STOPPED),
     }

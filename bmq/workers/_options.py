@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GROUP_RETRY",
     "AckPolicy",
+    "BatchBounds",
     "BatchConsumerOptions",
     "ConsumerOptions",
     "GroupOf",
@@ -87,6 +88,19 @@ class AckPolicy(Enum):
     ON_SUCCESS = "on success"
     ON_RECEIPT = "on receipt"
     MANUAL = "manual"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchBounds:
+    """Options of batches.
+
+    Attributes:
+        max_messages: maximum number of messages in a batch.
+        max_wait: seconds to wait for a full batch.
+    """
+
+    max_messages: int
+    max_wait: float
 
 
 class ResponderOptions(TypedDict, total=False):
@@ -146,6 +160,7 @@ class HandlerOptions:
     undecodable: OnUndecodable | None = None
     middlewares: Iterable[Middleware] = ()
     on_error: OnError | None = None
+    batches: BatchBounds | None = None
 
     def __post_init__(self) -> None:
         if self.on_error is not None:

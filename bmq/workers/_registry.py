@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Concatenate, Final, TypeAlias, TypeVar, Unpack, cast
 
@@ -21,6 +22,7 @@ from bmq.wire.uri import QueueUri
 from bmq.workers._dependencies import ANY_STATE, BATCH, HANDLER, HandlerPlan, Overrides, Role
 from bmq.workers._middleware import Middleware, check_middleware, check_middlewares, name_of
 from bmq.workers._options import (
+    BatchBounds,
     BatchConsumerOptions,
     ConsumerOptions,
     GroupOf,
@@ -29,19 +31,15 @@ from bmq.workers._options import (
     check_elsewhere,
     for_group,
 )
-from bmq.workers._results import PUBLISHING, KeyOf, Output, Publisher, Respond, Responder, Results
+from bmq.workers._results import KeyOf, Output, Respond, Responder, Results
 from bmq.workers._retry import is_durable
-from bmq.workers._sources import BatchBounds
 from bmq.workers._sweeper import Sweeper
 
 __all__ = [
     "Registrar",
     "Registration",
-    "RegistrationTarget",
     "Registry",
     "Router",
-    "Step",
-    "check_hook",
 ]
 
 # ---- The register of an app: handlers, sweepers, delay queues, startup and shutdown functions
@@ -56,7 +54,7 @@ class Registration:
         handler: decorated object.
         plan: the checked handler.
         options: options of the handler.
-        batches: bounds of batches; None for a handler of single messages.
+        outputs: queues for the results of the handler, with the conversion of results.
         middlewares: middlewares of the routers and of the handler, the first outermost; None for a handler of
             bmq's own messages, without any middlewares.
         responder: the responder of the handler; None if the handler does not answer requests.
@@ -67,28 +65,26 @@ class Registration:
     handler: Callable[..., object]
     plan: HandlerPlan
     options: HandlerOptions
-    batches: BatchBounds | None = None
+    outputs: Sequence[tuple[Output, Results]] = ()
     middlewares: tuple[Middleware, ...] | None = ()
     responder: Responder | None = None
     group: GroupOf | None = None
 
-    @property
-    def shape(self) -> Shape[Any] | None:
-        """Type of the values; None for a handler of messages."""
-        return self.plan.shape
 
-    def is_of(self, handler: object) -> bool:
-        """Whether a handler is registered here.
-
-        Compares methods by value: each access creates a new object.
-        """
-        return self.handler is handler or (inspect.ismethod(handler) and self.handler == handler)
+#: A registration: adds a handler, a queue or a function to the parts of an app or a router. A router repeats
+#: its registrations in each app.
+Step: TypeAlias = Callable[["Registry"], None]
 
 
 class Registry:
-    """The parts of an app.
+    """The parts of an app or a router.
+
+    Args:
+        uri_of: returns the URI of a queue name.
+        state: class of the app's state; ``ANY_STATE`` for a router.
 
     Attributes:
+        middlewares: middlewares of the included routers, the outermost router first.
         handlers: handlers, in the order of registration.
         sweepers: sweepers.
         waiting: delay queues, with the arguments of a :class:`bmq.delays.Mover`; None for a queue of durable
@@ -98,7 +94,10 @@ class Registry:
         shutdown: functions to call after the last message.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, uri_of: Callable[[str], str], state: Any) -> None:
+        self.uri_of = uri_of
+        self.state = state
+        self.middlewares: tuple[Middleware, ...] = ()
         self.handlers: list[Registration] = []
         self.sweepers: list[Sweeper] = []
         self.waiting: dict[QueueUri, dict[str, Any] | None] = {}
@@ -113,75 +112,107 @@ class Registry:
 
     def copy(self) -> Registry:
         """Return a register with the same entries."""
-        made = Registry()
+        made = copy(self)
         for name, entries in vars(self).items():
-            setattr(made, name, entries.copy())
+            if isinstance(entries, list | dict):
+                setattr(made, name, copy(cast("Any", entries)))
         return made
 
-    def add(self, new: Registration) -> None:
+    def inside(self, router: Router) -> Registry:
+        """Return this register, with the prefix and the middlewares of a router for what is added."""
+
+        def uri_of(queue: str) -> str:
+            uri = self.uri_of(_joined(router.prefix, queue))
+            if not _is_whole(uri):
+                raise InvalidURI(
+                    f"the queue name {uri!r} of {router!r} is relative, and no router has a domain: "
+                    "bmq.Router('bmq://DOMAIN/'), or give the queue's URI"
+                )
+            return uri
+
+        made = copy(self)
+        made.uri_of, made.middlewares = uri_of, (*self.middlewares, *router._middlewares)
+        return made
+
+    def add(
+        self,
+        queue: str,
+        handler: Callable[..., object],
+        plan: HandlerPlan,
+        options: HandlerOptions,
+        *,
+        own: bool = False,
+        responder: Responder | None = None,
+        group: GroupOf | None = None,
+    ) -> None:
         """Add a handler, and the delay queue of its durable retries.
 
+        Args:
+            queue: name of the queue.
+            handler: decorated object.
+            plan: the checked handler.
+            options: options of the handler.
+            own: whether the messages are bmq's own, which no middleware sees.
+            responder: the responder of the handler, if any.
+            group: makes the member of a group from the queue; None without a group.
+
         Raises:
-            UsageError: the handler is already registered for these messages, or would share messages with a
-                handler of another type of values.
+            UsageError: the options contradict the handler; the handler is already registered for these
+                messages; or it would share messages with a handler of another type of values.
         """
-        text = _text_of(new.options.expression)
+        uri = options.check_queue(self.uri_of(queue))
+        options.check_handler(handler, plan)
+        text = _text_of(options.expression)
         for each in self.handlers:
-            if each.uri == new.uri and (each.group or new.group) is not None:
+            if each.uri == uri and (each.group or group) is not None:
                 raise UsageError(
-                    f"{name_of(new.handler)} and {name_of(each.handler)} would share the messages of "
-                    f"{new.uri}, which is the queue of a group: a group has one handler"
+                    f"{plan.name} and {each.plan.name} would share the messages of {uri}, which is the queue "
+                    "of a group: a group has one handler"
                 )
-            if each.uri != new.uri or _text_of(each.options.expression) != text:
+            if each.uri != uri or _text_of(each.options.expression) != text:
                 continue
-            if each.handler == new.handler:
+            if each.handler == handler:
                 raise UsageError(
-                    f"{name_of(new.handler)} is registered for {new.uri} already, with the same "
-                    "subscription: the two would share the messages. Give concurrency=2 to handle two at "
-                    "once, or another subscription"
+                    f"{plan.name} is registered for {uri} already, with the same subscription: the two would "
+                    "share the messages. Give concurrency=2 to handle two at once, or another subscription"
                 )
-            if new.shape is not None and each.shape is not None and not _alike(new.shape, each.shape):
+            one, other = plan.shape, each.plan.shape
+            if one is not None and other is not None and not _alike(one, other):
                 raise UsageError(
-                    f"{name_of(new.handler)} takes {new.shape.name} in its first parameter, and "
-                    f"{name_of(each.handler)} takes {each.shape.name}: both have the same subscription of "
-                    f"{new.uri}, so each message goes to only one of them. Give each handler its own "
-                    "subscription, or both the same type"
+                    f"{plan.name} takes {one.name} in its first parameter, and {each.plan.name} takes "
+                    f"{other.name}: both have the same subscription of {uri}, so each message goes to only "
+                    "one of them. Give each handler its own subscription, or both the same type"
                 )
-        self.outputs_of(new)
-        if is_durable(new.options.policy):
-            self.waiting.setdefault(QueueUri.parse(delay_queue_of(new.uri.canonical)), None)
-        self.handlers.append(new)
+        outputs = [
+            (each, each.results(options, replies=responder is not None))
+            for each in self.published
+            if each.handler == handler
+        ]
+        if is_durable(options.policy):
+            self.waiting.setdefault(QueueUri.parse(delay_queue_of(uri.canonical)), None)
+        around = None if own else (*self.middlewares, *options.middlewares)
+        self.handlers.append(Registration(uri, handler, plan, options, outputs, around, responder, group))
 
     def publish(self, new: Output) -> None:
-        """Add a queue for the results of a handler, registered already or later.
+        """Add a queue for the results of a handler, to be registered later.
 
         Raises:
-            UsageError: the handler has no results to post, or the same queue already.
+            UsageError: the handler has the same queue already, or is registered already.
         """
-        for each in self.published:
-            if each.handler == new.handler and each.uri == new.uri:
-                raise UsageError(f"{name_of(new.handler)} already posts its results to {new.uri}")
-        for handler in self.handlers:
-            if handler.handler == new.handler:
-                _results_of(handler, new)
+        if any(each.handler == new.handler and each.uri == new.uri for each in self.published):
+            raise UsageError(f"{name_of(new.handler)} already posts its results to {new.uri}")
+        if any(each.handler == new.handler for each in self.handlers):
+            raise UsageError(
+                f"{name_of(new.handler)} is registered already: write publish_to({str(new.uri)!r}) below the "
+                "decorator that registers the handler"
+            )
         self.published.append(new)
 
-    def publisher_of(self, handler: Registration) -> Publisher | None:
-        """Return the middleware that posts the results of a handler; None without a queue for results."""
-        outputs = self.outputs_of(handler)
-        return Publisher(outputs, batch=handler.batches is not None) if outputs else None
-
-    def outputs_of(self, handler: Registration) -> list[tuple[Output, Results]]:
-        """Return the queues for the results of a handler, with the conversion of results."""
-        return [
-            (each, _results_of(handler, each)) for each in self.published if each.handler == handler.handler
-        ]
-
     def check_published(self) -> None:
-        """Check whether each queue for results has a handler, and each generator a queue.
+        """Check whether each queue for results has a handler.
 
         Raises:
-            UsageError: a queue or a generator is alone.
+            UsageError: a queue is alone.
         """
         handlers = [each.handler for each in self.handlers]
         for output in self.published:
@@ -189,11 +220,6 @@ class Registry:
                 raise UsageError(
                     f"publish_to({str(output.uri)!r}) decorates {name_of(output.handler)}, which is not a "
                     "handler of this app: add @app.consumer(...) too"
-                )
-        for each in self.handlers:
-            if each.plan.yields and not self.outputs_of(each):
-                raise UsageError(
-                    f"{each.plan.name} is a generator, and its results go nowhere: add @app.publish_to(...)"
                 )
 
     def check_middlewares(self, outer: Sequence[Middleware], overrides: Overrides) -> None:
@@ -228,17 +254,6 @@ class Registry:
             found += [aside.queue for aside in letters if isinstance(aside, DeadLetter)]
         found += [options["dead_letters"] for options in self.waiting.values() if options is not None]
         return list(dict.fromkeys(QueueUri.parse(uri).canonical for uri in found if isinstance(uri, str)))
-
-
-def _results_of(handler: Registration, output: Output) -> Results:
-    """Return the conversion of a handler's results for a queue.
-
-    Raises:
-        UsageError: the handler has no results to post.
-    """
-    return output.results(
-        batch=handler.batches is not None, ack=handler.options.ack, replies=handler.responder is not None
-    )
 
 
 def _text_of(expression: ExpressionInput) -> list[str]:
@@ -285,80 +300,73 @@ P = TypeVar("P", bound=Callable[..., object])
 R = TypeVar("R", bound=Respond)
 
 
-@dataclass(frozen=True, slots=True)
-class RegistrationTarget:
-    """The app or router of a registration.
-
-    Attributes:
-        registry: register to add to.
-        uri_of: returns the URI of a queue name.
-        state: class of the app's state; ``ANY_STATE`` for a router.
-        middlewares: middlewares of the included routers, the outermost router first.
-    """
-
-    registry: Registry
-    uri_of: Callable[[str], str]
-    state: Any
-    middlewares: tuple[Middleware, ...] = ()
-
-    def add(
-        self,
-        queue: str,
-        handler: Callable[..., object],
-        plan: HandlerPlan,
-        options: HandlerOptions,
-        *,
-        own: bool = False,
-        **how: Any,
-    ) -> None:
-        """Register a handler, after checking the options together with the handler.
-
-        Args:
-            queue: name of the queue.
-            handler: decorated object.
-            plan: the checked handler.
-            options: options of the handler.
-            own: whether the messages are bmq's own, which no middleware sees.
-            how: further attributes of the :class:`Registration`.
-        """
-        uri = options.check_queue(self.uri_of(queue))
-        options.check_handler(handler, plan)
-        middlewares = None if own else (*self.middlewares, *options.middlewares)
-        self.registry.add(Registration(uri, handler, plan, options, middlewares=middlewares, **how))
-
-
 def _known_with(options: type) -> Callable[[P], P]:
     """Return :func:`_checks.known_arguments` for a function with these ``**options``."""
     names: frozenset[str] = getattr(options, "__optional_keys__")  # noqa: B009
     return lambda function: _checks.known_arguments(function, names)
 
 
-#: A registration: adds a handler, a queue or a function to an app or a router. A router repeats its
-#: registrations in each app.
-Step: TypeAlias = Callable[[RegistrationTarget], None]
-
-
 class Registrar(ABC):
     """The decorators of an app and of a router. Registering opens nothing and needs no event loop."""
 
-    # Number of calls of ``publish_to`` whose handler is not known yet.
-    _open_outputs = 0
-
-    def __init__(self, middlewares: Iterable[Middleware] = ()) -> None:
-        self._registry = Registry()
+    def __init__(self, registry: Registry, middlewares: Iterable[Middleware]) -> None:
+        self._registry = registry
         self._middlewares = [*check_middlewares(middlewares)]
+        self._steps: list[Step] = []
+        # All included routers, also those of included routers.
+        self._routers: list[Router] = []
 
     @abstractmethod
-    def _uri_of(self, queue: str) -> str:
-        """Return the URI of a queue name."""
-
-    @abstractmethod
-    def _register(self, step: Step) -> None:
-        """Make a registration.
+    def _check_open(self) -> None:
+        """Check that registrations are possible.
 
         Raises:
             StateError: the app is running, or the router is a part of an app.
         """
+
+    def _register(self, step: Step) -> None:
+        self._check_open()
+        step(self._registry)
+        self._steps.append(step)
+
+    def _include_router(self, router: Router) -> None:
+        """Repeat the registrations of a router; an error changes nothing."""
+        self._check_open()
+        added = [router, *router._routers]
+        if self in added:
+            raise UsageError(f"{router!r} would be a part of itself")
+        for each in added:
+            if each in self._routers:
+                raise UsageError(
+                    f"{each!r} is already included, and its handlers would be registered twice. For the same "
+                    "handlers on other queues, make each router in a function of the prefix"
+                )
+        trial = self._registry.copy()
+        router._repeat(trial)
+        self._registry = trial
+        self._steps.append(router._repeat)
+        self._routers += added
+        router._included = True
+
+    def _adding(
+        self, queue: str, options: HandlerOptions, role: Role, group: GroupOf | None = None
+    ) -> Callable[[H], H]:
+        """Return a decorator that registers a handler of messages or of batches."""
+        options.check_queue(self._registry.uri_of(queue))
+
+        def register(handler: H) -> H:
+            def step(registry: Registry) -> None:
+                yields = any(each.handler == handler for each in registry.published)
+                own = replace(role, yields=yields and options.batches is None)
+                plan = HandlerPlan(
+                    handler, options.codec, options.undecodable, role=own, state=registry.state
+                )
+                registry.add(queue, handler, plan, options, group=group)
+
+            self._register(step)
+            return handler
+
+        return register
 
     def middleware(self, function: M) -> M:
         """Register the decorated function as the innermost middleware, and return the function unchanged.
@@ -436,19 +444,7 @@ class Registrar(ABC):
         if group is not None:
             _checks.function("group", group, 1, plain=True)
             chosen = for_group(chosen)
-        chosen.check_queue(self._uri_of(queue))
-
-        def register(handler: H) -> H:
-            role = self._role_of(handler)
-
-            def step(target: RegistrationTarget) -> None:
-                plan = HandlerPlan(handler, chosen.codec, chosen.undecodable, role=role, state=target.state)
-                target.add(queue, handler, plan, chosen, group=group)
-
-            self._register(step)
-            return handler
-
-        return register
+        return self._adding(queue, chosen, HANDLER, group)
 
     @_known_with(BatchConsumerOptions)
     def batch_consumer(
@@ -510,7 +506,7 @@ class Registrar(ABC):
                 f"a batch of {bounds.max_messages} messages can never fill up with "
                 f"max_unconfirmed_messages={room}: raise max_unconfirmed_messages to max_messages or more"
             )
-        chosen = HandlerOptions(**options)
+        chosen = HandlerOptions(**options, batches=bounds)
         if is_durable(chosen.policy):
             raise UsageError(
                 "durable retries are for handlers of single messages: a batch is retried in the worker"
@@ -518,17 +514,7 @@ class Registrar(ABC):
         if room is None:
             room = max(1000, (chosen.concurrency + 1) * bounds.max_messages)
             chosen = replace(chosen, max_unconfirmed_messages=room)
-        chosen.check_queue(self._uri_of(queue))
-
-        def register(handler: B) -> B:
-            def step(target: RegistrationTarget) -> None:
-                plan = HandlerPlan(handler, chosen.codec, role=BATCH, state=target.state)
-                target.add(queue, handler, plan, chosen, batches=bounds)
-
-            self._register(step)
-            return handler
-
-        return register
+        return self._adding(queue, chosen, BATCH)
 
     @_checks.known_arguments
     def publish_to(
@@ -566,8 +552,8 @@ class Registrar(ABC):
             properties: properties of each output; override properties derived from fields of the value.
 
         Raises:
-            UsageError: the result of the handler cannot be posted, the handler confirms its input earlier, or
-                an argument is of another type.
+            UsageError: the result of the handler cannot be posted, the handler confirms its input earlier or
+                is registered already, or an argument is of another type.
             InvalidURI: the queue is not legal.
             InvalidProperty: a property cannot be posted.
             StateError: the app is running, or the router is already a part of an app.
@@ -577,28 +563,18 @@ class Registrar(ABC):
         if properties is not None:
             properties = dict(_checks.mapping("properties", properties))
             encode_properties(properties, new=True)
-        self._open_outputs += 1
 
         def register(handler: P) -> P:
-            def step(target: RegistrationTarget) -> None:
-                uri = QueueUri.parse(target.uri_of(queue))
+            def step(registry: Registry) -> None:
+                uri = QueueUri.parse(registry.uri_of(queue))
                 if uri.app_id:
                     raise InvalidURI(f"messages are posted to a queue, not to its application: {uri}")
-                target.registry.publish(Output(handler, uri, codec, key, properties))
+                registry.publish(Output(handler, uri, codec, key, properties))
 
-            self._open_outputs -= 1
             self._register(step)
             return handler
 
         return register
-
-    def _role_of(self, handler: Callable[..., object]) -> Role:
-        """Return the role of a handler: with ``publish_to``, a handler may yield several results.
-
-        A ``publish_to`` above ``consumer`` has been called already, and will decorate the handler next.
-        """
-        published = any(each.handler == handler for each in self._registry.published)
-        return PUBLISHING if published or self._open_outputs else HANDLER
 
     def on_startup(self, function: F) -> F:
         """Register a function to be called when the app starts, and return the function unchanged.
@@ -611,7 +587,7 @@ class Registrar(ABC):
             StateError: the app is running, or the router is already a part of an app.
         """
         check_hook(function)
-        self._register(lambda target: target.registry.startup.append(function))
+        self._register(lambda registry: registry.startup.append(function))
         return function
 
     def on_shutdown(self, function: F) -> F:
@@ -625,7 +601,7 @@ class Registrar(ABC):
             StateError: the app is running, or the router is already a part of an app.
         """
         check_hook(function)
-        self._register(lambda target: target.registry.shutdown.append(function))
+        self._register(lambda registry: registry.shutdown.append(function))
         return function
 
     @_known_with(ResponderOptions)
@@ -671,14 +647,14 @@ class Registrar(ABC):
         """
         chosen = HandlerOptions(expression=expression, **options)
         cancelling = HandlerOptions(expression=f"exists({CANCEL})", priority=1, retry=chosen.retry)
-        chosen.check_queue(self._uri_of(queue))
+        chosen.check_queue(self._registry.uri_of(queue))
 
         def register(function: R) -> R:
-            def step(target: RegistrationTarget) -> None:
+            def step(registry: Registry) -> None:
                 responder = Responder(function, allow=allow, codec=chosen.codec)
-                plan = responder._plan(target.state)
-                target.add(queue, function, plan, chosen, responder=responder)
-                target.add(queue, function, plan, cancelling, responder=responder, own=True)
+                plan = responder._plan(registry.state)
+                registry.add(queue, function, plan, chosen, responder=responder)
+                registry.add(queue, function, plan, cancelling, responder=responder, own=True)
 
             self._register(step)
             return function
@@ -721,14 +697,14 @@ class Registrar(ABC):
         longest = _checks.timeout(longest, "longest")
         ahead, _, held, held_bytes = check_due(lookahead, None, max_held, max_held_bytes)
 
-        def step(target: RegistrationTarget) -> None:
-            uri = QueueUri.parse(target.uri_of(queue))
+        def step(registry: Registry) -> None:
+            uri = QueueUri.parse(registry.uri_of(queue))
             Allowed(allow, uri)
             letters = None
             if dead_letters is not None:
-                letters = target.uri_of(dead_letters)
+                letters = registry.uri_of(dead_letters)
                 check_elsewhere(uri, letters)
-            target.registry.add_delay_queue(
+            registry.add_delay_queue(
                 uri,
                 allow=allow,
                 dead_letters=letters,
@@ -782,10 +758,8 @@ class Router(Registrar):
 
     @_checks.known_arguments
     def __init__(self, prefix: str = "", *, middlewares: Iterable[Middleware] = ()) -> None:
-        super().__init__(middlewares)
+        super().__init__(Registry(self._uri_of, ANY_STATE), middlewares)
         self.prefix = _checked_prefix(prefix)
-        self._steps: list[Step] = []
-        self._routers: list[Router] = []
         self._included = False
 
     def include(self, router: Router) -> None:
@@ -800,75 +774,17 @@ class Router(Registrar):
             InvalidURI: the prefixes and a queue name do not make a legal queue URI.
             StateError: this router is already a part of an app or of another router.
         """
-        self._check_open()
-        _checks.choice("router", router, Router)
-        self._registry = router._included_in(self._routers, self._target(), self)
-        self._steps += map(self._prefixed, router._steps)
+        self._include_router(_checks.choice("router", router, Router))
 
     def _uri_of(self, queue: str) -> str:
         uri = _joined(self.prefix, queue)
         return uri if _is_whole(uri) else _STAND_IN + uri
 
-    def _target(self) -> RegistrationTarget:
-        return RegistrationTarget(self._registry, self._uri_of, ANY_STATE)
-
-    def _register(self, step: Step) -> None:
-        self._check_open()
-        step(self._target())
-        self._steps.append(self._prefixed(step))
-
-    def _prefixed(self, step: Step) -> Step:
-        """Return a registration of this router, for an app or another router."""
-
-        def prefixed(target: RegistrationTarget) -> None:
-            def uri_of(queue: str) -> str:
-                return target.uri_of(_joined(self.prefix, queue))
-
-            middlewares = (*target.middlewares, *self._middlewares)
-            step(replace(target, uri_of=uri_of, middlewares=middlewares))
-
-        return prefixed
-
-    def _included_in(
-        self, routers: list[Router], target: RegistrationTarget, owner: Router | None = None
-    ) -> Registry:
-        """Return a register with the entries of a target and of this router. An error changes neither.
-
-        Args:
-            routers: routers that are part of the target already, directly or in other routers.
-            target: the including app or router.
-            owner: the including router; None for an app.
-
-        Raises:
-            UsageError: the router is a part of the target already, or contains the target; or a registration
-                of the router contradicts a registration of the target.
-            InvalidURI: a queue name is relative, or not legal.
-        """
-        added = [self, *self._routers]
-        if owner in added:
-            raise UsageError(f"{self!r} would be a part of itself")
-        for each in added:
-            if each in routers:
-                raise UsageError(
-                    f"{each!r} is already included, and its handlers would be registered twice. For the same "
-                    "handlers on other queues, make each router in a function of the prefix"
-                )
-        trial = target.registry.copy()
-
-        def uri_of(queue: str) -> str:
-            uri = target.uri_of(queue)
-            if not _is_whole(uri):
-                raise InvalidURI(
-                    f"the queue name {uri!r} of {self!r} is relative, and no router has a domain: "
-                    "bmq.Router('bmq://DOMAIN/'), or give the queue's URI"
-                )
-            return uri
-
+    def _repeat(self, registry: Registry) -> None:
+        """Repeat the registrations of this router, for an app or another router."""
+        inside = registry.inside(self)
         for step in self._steps:
-            step(replace(target, registry=trial, uri_of=uri_of))
-        routers += added
-        self._included = True
-        return trial
+            step(inside)
 
     def _check_open(self) -> None:
         if self._included:

@@ -48,10 +48,10 @@ from bmq.workers._dependencies import (
     target_of,
 )
 from bmq.workers._middleware import is_async, name_of
-from bmq.workers._options import AckPolicy
+from bmq.workers._options import AckPolicy, HandlerOptions
 from bmq.workers._retry import PartlyFailed
 
-__all__ = ["PUBLISHES", "PUBLISHING", "KeyOf", "Output", "Publisher", "Respond", "Responder", "Results"]
+__all__ = ["PUBLISHES", "KeyOf", "Output", "Publisher", "Respond", "Responder", "Results"]
 
 # ---- Results of functions as messages to post: replies of responders, outputs of handlers
 
@@ -198,8 +198,6 @@ def _is_error(annotation: Any) -> bool:
 #: Returns the ordering key of an output's value.
 KeyOf: TypeAlias = Callable[[Any], Key]
 
-#: Role of a handler whose results are posted.
-PUBLISHING: Final = replace(HANDLER, yields=True)
 #: Key of a message's context while a handler runs whose results are posted; the value is the handler's name.
 PUBLISHES: Final = "bmq.publish_to"
 
@@ -222,12 +220,11 @@ class Output:
     key: KeyOf | None
     properties: Mapping[str, PropertyInput] | None
 
-    def results(self, *, batch: bool, ack: AckPolicy, replies: bool) -> Results:
+    def results(self, options: HandlerOptions, *, replies: bool) -> Results:
         """Return the conversion of the handler's results.
 
         Args:
-            batch: whether the handler takes batches.
-            ack: when the input is confirmed.
+            options: options of the handler.
             replies: whether the handler is a responder.
 
         Raises:
@@ -239,11 +236,12 @@ class Output:
                 f"{name} is a responder, and its result is the reply: post to {self.uri} in the function, or "
                 "register another function with consumer"
             )
-        if ack is not AckPolicy.ON_SUCCESS:
+        if options.ack is not AckPolicy.ON_SUCCESS:
             raise UsageError(
-                f"{name} has ack=AckPolicy.{ack.name}, and publish_to posts results before the input is "
-                "confirmed: omit ack"
+                f"{name} has ack=AckPolicy.{options.ack.name}, and publish_to posts results before the input "
+                "is confirmed: omit ack"
             )
+        batch = options.batches is not None
         results = Results(self.handler, self.codec, batch=batch)
         if results.empty or results.unknown:
             problem = "the result is None" if results.empty else results.problem

@@ -14,13 +14,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from bmq.client.message import Message
+from bmq.workers._options import BatchBounds
 
 if TYPE_CHECKING:
     from bmq.workers._workers import Workers
 
 __all__ = [
     "ArrivingMessages",
-    "BatchBounds",
     "BatchedMessages",
     "KeyedMessages",
     "MessageSource",
@@ -174,19 +174,6 @@ class ArrivingMessages(MessageSource):
         for work in list(self._parked.values()):
             self.resume(work.messages[0])
         self._consumer.put_back(waiting)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchBounds:
-    """Options of batches.
-
-    Attributes:
-        max_messages: maximum number of messages in a batch.
-        max_wait: seconds to wait for a full batch.
-    """
-
-    max_messages: int
-    max_wait: float
 
 
 class BatchedMessages(MessageSource):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,10 +24,10 @@ __all__ = [
     "Statuses",
     "SubscriberState",
     "SubscriberStatus",
-    "calls",
     "expect",
     "status",
     "watched",
+    "workers_of",
 ]
 
 
@@ -113,14 +113,9 @@ class Progress:
             self.gone = self.given_up_in_a_row = 0
 
 
-def _workers_of(consumer: Consumer) -> Workers | None:
+def workers_of(consumer: Consumer) -> Workers | None:
+    """Return the workers of a consumer, past or present, if any."""
     return cast("Workers | None", consumer._buffer.workers)
-
-
-def calls(consumers: Iterable[Consumer]) -> int:
-    """Return the number of calls in progress, without the messages that wait for the next attempt."""
-    workers = [_workers_of(each) for each in consumers]
-    return sum(each.calls for each in workers if each is not None)
 
 
 def expect(consumer: Consumer, handler: str) -> None:
@@ -224,7 +219,7 @@ def status(*consumers: Consumer) -> Statuses:
     """
     for each in consumers:
         _checks.choice("a consumer", each, Consumer)
-    return Statuses(_status(each, _workers_of(each)) for each in consumers)
+    return Statuses(_status(each, workers_of(each)) for each in consumers)
 
 
 _LOST = frozenset({SessionState.STARTING, SessionState.RECONNECTING, SessionState.DRAINING_LOST})

@@ -43,7 +43,6 @@ from bmq.workers._retry import (
 )
 from bmq.workers._sources import (
     ArrivingMessages,
-    BatchBounds,
     BatchedMessages,
     KeyedMessages,
     MessageSource,
@@ -107,7 +106,6 @@ class Workers:
         key: returns the key of a message; None to handle messages without regard to their keys.
         group: the member of a group whose messages are handled: each message for as long as the member holds
             its bucket. A message without an outcome keeps its key waiting.
-        bounds: bounds of batches; None to handle single messages.
 
     Attributes:
         progress: counts of the workers, past and present.
@@ -129,7 +127,6 @@ class Workers:
         *,
         key: Callable[[Message], Hashable] | None = None,
         group: Group | None = None,
-        bounds: BatchBounds | None = None,
     ) -> None:
         self.consumer = consumer
         self.clock = clock
@@ -141,7 +138,7 @@ class Workers:
         self._dead_letters = dead_letters
         self._pace = pace
         self._group = group
-        self._batches = bounds is not None
+        self._batches = options.batches is not None
         self._reports = FailureReports(invoke.name, options, clock, invoke.blocking)
         self._limit = LogLimit(logger, clock=clock.time)
         self._left = Left(consumer, invoke.name, logger, _REMEDY, clock.sleep, clock.time)
@@ -163,8 +160,8 @@ class Workers:
         # Number of workers whose thread has not ended, and whose place another worker has taken.
         self._replaced = 0
         self._source: MessageSource
-        if bounds is not None:
-            self._source = BatchedMessages(self, bounds)
+        if options.batches is not None:
+            self._source = BatchedMessages(self, options.batches)
         elif key is not None:
             self._source = KeyedMessages(self, key, group or consumer, returns=group is None)
         else:

@@ -60,7 +60,7 @@ async def test_app_records_handled_retried_and_given_up_messages(app: bmq.App) -
         assert [type(each.error) for each in test.given_up] == [ConnectionError, bmq.Undecodable]
         assert app.state.last == 1
     assert vars(app.state) == {"prefix": "shipped "}, "the app is as it was"
-    assert app._settings.broker == "tcp://broker.example:30114"
+    assert app._broker == "tcp://broker.example:30114"
 
 
 async def test_remaining_and_failed_work_is_reported() -> None:
@@ -100,7 +100,7 @@ async def test_an_app_that_cannot_start_raises_and_leaves_no_task(app: bmq.App) 
     with pytest.raises(OSError, match="no database"):
         async with TestApp(app):
             raise AssertionError("not begun")
-    assert app._settings.broker == "tcp://broker.example:30114"
+    assert app._broker == "tcp://broker.example:30114"
 
 
 async def test_compressed_and_refused_posts_are_recorded(

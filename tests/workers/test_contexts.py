@@ -97,8 +97,8 @@ def of_requests(app: bmq.App[Any], uri: str, note: Note) -> None:
 
 
 def of_results(app: bmq.App[Any], uri: str, note: Note) -> None:
-    @app.publish_to(f"{uri}.results")
     @app.consumer(uri)
+    @app.publish_to(f"{uri}.results")
     async def handle(message: bmq.Message) -> bytes:
         note()
         return b""

@@ -146,16 +146,16 @@ def of_batches(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
 
 
 def of_results(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
-    @app.publish_to(f"{uri}.results")
     @app.consumer(uri, **options)
+    @app.publish_to(f"{uri}.results")
     async def handle(message: bmq.Message) -> bytes:
         await work()
         return b"result"
 
 
 def of_batches_of_results(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
-    @app.publish_to(f"{uri}.results")
     @app.batch_consumer(uri, max_messages=10, max_wait=0, **options)
+    @app.publish_to(f"{uri}.results")
     async def handle(messages: list[bmq.Message]) -> list[bytes]:
         await work()
         return [b"result"] * len(messages)

@@ -231,4 +231,4 @@ async def test_each_part_has_a_broker_of_its_own_in_a_test() -> None:
         assert test.of(here) is test
         with pytest.raises(bmq.UsageError, match="not part"):
             test.of(bmq.App())
-    assert [app._settings.broker for app in (here, part)] == ["tcp://here:30114", "tcp://there:30114"]
+    assert [app._broker for app in (here, part)] == ["tcp://here:30114", "tcp://there:30114"]

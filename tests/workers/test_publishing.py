@@ -117,8 +117,8 @@ async def test_a_generator_posts_several_results(bench: Bench) -> None:
 async def test_a_handler_in_a_thread_and_bytes_are_published(bench: Bench) -> None:
     threads: list[int] = []
 
-    @bench.app.publish_to(bench.output)
     @bench.app.consumer(bench.input)
+    @bench.app.publish_to(bench.output)
     def bill(order: Order, message: bmq.Message) -> bytes:
         threads.append(threading.get_ident())
         return b'{"order": %d}' % order.number
@@ -440,8 +440,8 @@ async def test_a_router_publishes_below_its_prefix(bench: Bench) -> None:
     router = bmq.Router(prefix=domain + "/")
     out = bench.output.rpartition("/")[2]
 
-    @router.publish_to(out)
     @router.consumer(name)
+    @router.publish_to(out)
     async def bill(order: Order) -> AsyncIterator[Invoice]:
         yield Invoice(order.number)
 
