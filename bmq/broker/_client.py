@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from bmq.broker._consumer_filter import passes
 from bmq.broker._domain import Unavailable
+from bmq.broker._inflation import Exhausted, for_old_client
 from bmq.broker._output import BrokerOutput
 from bmq.broker._queue import BrokerQueue
 from bmq.broker._routing import Subscriber
-from bmq.broker._storage import MessageRecord, for_old_client
+from bmq.broker._storage import MessageRecord
 from bmq.errors import InvalidURI, StatusCategory
 from bmq.wire.constants import FIRST_RESERVED_QUEUE_ID, PushFlags
 from bmq.wire.control import (
@@ -36,7 +37,9 @@ from bmq.wire.control import (
     SubQueueIdInfo,
     Subscription,
 )
+from bmq.wire.padding import padding
 from bmq.wire.printable import printable
+from bmq.wire.properties import properties_length
 from bmq.wire.push import encode_push_head
 from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
@@ -88,6 +91,8 @@ class ConnectedClient:
         # By qId, and by qId and subId, as in the binary headers.
         self.handles: dict[int, QueueHandle] = {}
         self._streams: dict[tuple[int, int], SubStream] = {}
+        # How many bytes were decompressed for a queue and not posted yet.
+        self._ahead: dict[int, int] = {}
         # Number of open streams.
         self._opened = 0
         output.flow = self._flow
@@ -285,6 +290,8 @@ class ConnectedClient:
 
     def post(self, q_id: int, puts: list[Put], now: float) -> None:
         """Post messages to one queue; see :meth:`BrokerQueue.post`."""
+        if self._ahead:
+            self._ahead.clear()
         handle = self.handles.get(q_id)
         if handle is None:
             self.refuse(q_id, puts)
@@ -293,6 +300,27 @@ class ConnectedClient:
             puts = self.node.intercept_post(handle, puts)
         handle.queue.post(handle, puts, now)
         self.node.touch(handle.queue, None)
+
+    def inflate(self, now: float, q_id: int, data: bytes) -> bytes | None:
+        """Decompress a message with properties in the old encoding; data includes the padding.
+
+        Returns:
+            The data, or None: without room for the message, or if the data becomes too large.
+
+        Raises:
+            ProtocolError: the data cannot be decompressed, or does not begin with properties.
+        """
+        handle, ahead = self.handles.get(q_id), self._ahead.get(q_id, 0)
+        if handle is None or not handle.queue.room(handle, ahead):
+            return None
+        self.node.budget.tick(now)
+        try:
+            plain = self.node.budget.inflate(data[: -data[-1]])
+        except Exhausted:
+            return None
+        self._ahead[q_id] = ahead + len(plain)
+        properties_length(plain)
+        return plain + padding(len(plain))
 
     def refuse(self, q_id: int, puts: Iterable[Put]) -> None:
         """Acknowledge messages negatively (status 5), requested or not."""
@@ -425,7 +453,7 @@ class SubStream:
         queue = self.handle.queue
         if queue.consumer_filter is not None and not passes(queue.consumer_filter, subscriber, message):
             assert self.app is not None
-            queue.rejected.append((self.app, message))
+            queue.effort.dropped.append((self.app, message))
             return False
         unconfirmed[guid] = (message, subscriber, now)
         subscriber.messages += 1
@@ -482,7 +510,8 @@ class QueueHandle:
         compression = message.compression
         if schema_id:
             if not self.new_properties:
-                data, schema_id, compression = for_old_client(data, schema_id, compression)
+                budget = self.queue.budget
+                data, schema_id, compression = for_old_client(data, schema_id, compression, budget)
             elif schema_id > 1:
                 schema_id = self.schema(schema_id)
         if out_of_order:

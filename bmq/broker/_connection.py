@@ -131,7 +131,7 @@ class BrokerConnection(asyncio.Protocol):
             self.cut()
         elif session.waiting:
             self._update_reading()
-            self._scheduler.next_turn(self._go_on)
+            self._scheduler.soon(self._go_on)
 
     def _go_on(self) -> None:
         """Continue with waiting input after other clients, if the client reads the answers."""
@@ -169,7 +169,7 @@ class BrokerConnection(asyncio.Protocol):
         self._listening = True
         self._update_reading()
         if self.session is not None and self.session.waiting:
-            self._scheduler.next_turn(self._go_on)
+            self._scheduler.soon(self._go_on)
         self.output.accept(True)
         self._broker._deliver()
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bmq.broker._client import SubStream
     from bmq.broker._queue import BrokerQueue
 
-__all__ = ["AppDelivery"]
+__all__ = ["AppDelivery", "Effort"]
 
 # A message whose consumers lost their connections may be the cause ("poison"). With few delivery attempts
 # left, such a message is redelivered after a delay, and after a longer delay with very few left.
@@ -42,6 +42,32 @@ def _poison_delay(message: MessageRecord, bit: int) -> float:
     if left is None or left > _HIGH_THRESHOLD:
         return 0.0
     return _LOW_INTERVAL if left > _LOW_THRESHOLD else _HIGH_INTERVAL
+
+
+@dataclass(slots=True, eq=False)
+class Effort:
+    """A count of the work done: each examined consumer, message or expression counts once.
+
+    Attributes:
+        spent: the work done so far.
+        enough: the value of ``spent`` at which deliveries pause, to give the remaining clients a turn.
+        unfinished: applications and queues with paused deliveries, in the order of continuation.
+        dropped: messages rejected by the filter of a consumer, with the consumer's application; confirmed
+            after the current deliveries.
+    """
+
+    spent: int = 0
+    enough: int = 0
+    unfinished: deque[AppDelivery | BrokerQueue] = field(default_factory=deque["AppDelivery | BrokerQueue"])
+    dropped: list[tuple[AppDelivery, MessageRecord]] = field(
+        default_factory=list["tuple[AppDelivery, MessageRecord]"]
+    )
+
+    def postpone(self, paused: AppDelivery | BrokerQueue) -> None:
+        """Continue an application's or a queue's deliveries later."""
+        if not paused.postponed:
+            paused.postponed = True
+            self.unfinished.append(paused)
 
 
 @dataclass(slots=True, eq=False)
@@ -169,6 +195,7 @@ class AppDelivery:
         aside: messages skipped because no consumer could take the message.
         matcher: the application subscription; None if every message is for the application.
         wait_until: time of the next attempt to deliver a suspected poison message.
+        postponed: whether deliveries are paused to give the remaining clients a turn.
         queue_times: times from the arrival of a message to its delivery.
         confirm_times: times from delivery to confirmation.
     """
@@ -183,6 +210,7 @@ class AppDelivery:
     aside: WaitingMessages = field(default_factory=WaitingMessages)
     matcher: Evaluator | None = None
     wait_until: float | None = None
+    postponed: bool = False
     queue_times: WaitingTimes = field(default_factory=WaitingTimes)
     confirm_times: WaitingTimes = field(default_factory=WaitingTimes)
     _routing: Routing = NOBODY
@@ -195,7 +223,7 @@ class AppDelivery:
     @property
     def behind(self) -> bool:
         """Whether new messages must wait for older ones."""
-        return self.resume is not None or len(self.redelivery) > 0
+        return self.resume is not None or len(self.redelivery) > 0 or self.postponed
 
     @property
     def routing(self) -> Routing:
@@ -206,6 +234,7 @@ class AppDelivery:
 
     def _rebuild(self) -> None:
         self.changed = False
+        self.queue.effort.spent += len(self.streams) + len(self.redelivery) + len(self.aside)
         for stream in self.streams:
             stream.last_sent = None
             for subscriber in stream.subscribers.values():
@@ -218,18 +247,24 @@ class AppDelivery:
         self.wait_until = None
 
     def deliver(self, now: float) -> None:
-        """Deliver waiting messages while consumers have room."""
+        """Deliver waiting messages while consumers have room; pause to give the remaining clients a turn."""
+        if self.postponed:
+            return
         self.wait_until = None
         if not self.bit or not (self.behind or self.aside) or not self.routing.groups:
             return
         if self._offer(self.redelivery, now):
             self._offer(self.aside, now)
-        if not self.redelivery and self.resume is not None:
+        if not self.redelivery and self.resume is not None and not self.postponed:
             self._catch_up(self.resume, now)
 
     def _offer(self, backlog: WaitingMessages, now: float) -> bool:
-        """Deliver messages of a backlog; return False if a delay stopped the delivery."""
-        bit = self.bit
+        """Deliver messages of a backlog, until the limit of time or work is reached.
+
+        Returns:
+            False if a delay or the limit of work stopped the delivery; otherwise True.
+        """
+        bit, effort, cost = self.bit, self.queue.effort, self.routing.cost
         while (message := backlog.next()) is not None:
             if not message.pending & bit:
                 backlog.discard(message)
@@ -245,8 +280,12 @@ class AppDelivery:
                 if selected is None:
                     backlog.put_back(message)
                     return True
+                effort.spent += cost
                 if isinstance(selected, tuple):
                     backlog.wait(message, selected)
+                    if effort.spent > effort.enough:
+                        effort.postpone(self)
+                        return False
                     continue
                 chosen = selected
             backlog.discard(message)
@@ -256,9 +295,15 @@ class AppDelivery:
     def _catch_up(self, message: MessageRecord | None, now: float) -> None:
         """Deliver from this application's position up to the queue's position."""
         bit, position = self.bit, self.queue.position
+        effort, cost = self.queue.effort, self.routing.cost
         self.resume = None
         while message is not None and message is not position:
             if message.pending & bit:
+                if cost and effort.spent > effort.enough:
+                    self.resume = message
+                    effort.postpone(self)
+                    return
+                effort.spent += cost
                 selected = self.routing.select(message)
                 if selected is None:
                     self.resume = message

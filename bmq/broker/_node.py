@@ -12,10 +12,10 @@ from bmq import _checks
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.broker._admin import run_command
-from bmq.broker._delivery import AppDelivery
+from bmq.broker._delivery import AppDelivery, Effort
 from bmq.broker._domain import Domain, DomainSource
+from bmq.broker._inflation import InflationBudget
 from bmq.broker._queue import NEVER, BrokerQueue
-from bmq.broker._storage import MessageRecord
 from bmq.broker._views import PostedMessage
 from bmq.broker.domain_config import DomainConfig
 from bmq.protocol.deadlines import Deadlines
@@ -33,6 +33,7 @@ _log = Log("bmq.broker")
 _MOST_COMPLAINTS = 20
 #: Seconds after which empty queues without clients are forgotten.
 QUEUE_KEEPALIVE = 1800.0
+_EFFORT_AT_ONCE = 50_000
 _EXPIRED_AT_ONCE = 1000
 _DUE_AT_ONCE = 10_000
 
@@ -90,6 +91,8 @@ class BrokerNode:
         self.history_limit = history_limit
         self.bounds = bounds or Bounds()
         self.posts = posts
+        #: Limits of decompression for clients.
+        self.budget = InflationBudget()
         self.domains: dict[str, Domain] = {}
         self.queues: dict[str, BrokerQueue] = {}
         #: The negotiated sessions.
@@ -105,9 +108,11 @@ class BrokerNode:
         self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
         self.intercept_confirm: Callable[[SubStream, list[bytes]], list[bytes]] | None = None
         self.intercept_post: Callable[[QueueHandle, list[Put]], list[Put]] | None = None
-        #: Messages rejected by the filter of a consumer, with the consumer's application: confirmed after the
-        #: current deliveries.
-        self.rejected: list[tuple[AppDelivery, MessageRecord]] = []
+        #: The work done so far, in steps of some microseconds each, and the deliveries that are paused.
+        self.work = Effort()
+        #: Called when deliveries pause: calls :meth:`go_on` after other clients. None: no pauses.
+        self.postpone: Callable[[], None] | None = None
+        self._going_on = False
         self._touched: dict[BrokerQueue, dict[AppDelivery, None]] = {}
         #: Times of the next look at a queue (within a second after activity, then at the next expiry), and of
         #: the next redelivery to an application that waits.
@@ -217,7 +222,9 @@ class BrokerNode:
 
     def deliver(self, now: float) -> None:
         """Deliver for all queues noted by :meth:`touch`. Call after each chunk of input."""
-        touched = self._touched
+        self.budget.tick(now)
+        touched, effort = self._touched, self.work
+        effort.enough = effort.spent + _EFFORT_AT_ONCE
         soon = int(now) + 1  # a message lives whole seconds
         while touched:
             queue, apps = touched.popitem()
@@ -226,9 +233,33 @@ class BrokerNode:
             for app in apps:
                 app.deliver(now)
             queue.deliver(now)
-        while self.rejected:
-            app, message = self.rejected.pop()
-            app.drop(message)
+        if effort.dropped:
+            dropped, effort.dropped = effort.dropped, []
+            for app, message in dropped:
+                app.drop(message)
+        while effort.unfinished and not self._going_on:
+            if self.postpone is None:
+                self._slice(now)
+            else:
+                self._going_on = True
+                self.postpone()
+
+    def go_on(self, now: float) -> None:
+        """Continue paused deliveries after other clients were served."""
+        self._slice(now)
+        self._going_on = False
+        self.deliver(now)
+
+    def _slice(self, now: float) -> None:
+        effort = self.work
+        effort.enough = effort.spent + _EFFORT_AT_ONCE
+        while effort.unfinished and effort.spent <= effort.enough:
+            unfinished = effort.unfinished.popleft()
+            unfinished.postponed = False
+            if isinstance(unfinished, AppDelivery):
+                unfinished.queue.serve(unfinished, now)
+            else:
+                unfinished.deliver(now)
 
     # ---- time
 
@@ -276,6 +307,8 @@ class BrokerNode:
 
     def recover(self) -> None:
         """Return to the state of a real broker restarted with its files; call without clients."""
-        self.stopping = False
+        self.stopping = self._going_on = False
+        while self.work.unfinished:
+            self.work.unfinished.pop().postponed = False
         for queue in self.queues.values():
             queue.recover()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from bmq.broker._consumer_filter import passes
 from bmq.broker._delivery import AppDelivery
 from bmq.broker._routing import Subscriber, compile_expression
-from bmq.broker._storage import MessageRecord, MessageStore, decompressed, property_lookup, shrink
+from bmq.broker._storage import MessageRecord, MessageStore, property_lookup, shrink
 from bmq.broker._views import BrokerQueueStats, PostedMessage
 from bmq.broker.domain_config import DomainConfig, Mode
 from bmq.subscriptions import Evaluator
-from bmq.wire.constants import Compression, PutFlags
+from bmq.wire.constants import PutFlags
 from bmq.wire.control import DEFAULT_APP_ID, ExpressionVersion
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.uri import QueueUri
@@ -32,6 +32,7 @@ NEVER = float("inf")
 _ACK_REQUESTED = int(PutFlags.ACK_REQUESTED)
 _PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
 _REFUSED = 5
+_LIMIT_BYTES = 2
 _MAX_SCHEMA = 2**15 - 1
 _NO_SCHEMA = 1
 
@@ -48,7 +49,9 @@ class BrokerQueue:
         store: the messages.
         position: first message not considered by any application; None if every message was considered.
         deadlines: the node's deadlines, for applications with a delay before their next redelivery.
-        rejected: the node's list of messages rejected by consumer filters.
+        budget: limits for decompression.
+        effort: counter of the work done.
+        postponed: whether deliveries are paused to give the remaining clients a turn.
         consumer_filter: the domain's filter, called before each delivery; None without a filter.
         posts: the latest posts to all queues, for tests; None if they are not kept.
         idle_since: time when the last client left; None while a client has the queue open.
@@ -60,7 +63,9 @@ class BrokerQueue:
     def __init__(self, uri: QueueUri, domain: Domain, node: BrokerNode) -> None:
         self.uri = uri.canonical
         self.domain = domain
-        self.deadlines, self.rejected, self.posts = node.deadlines, node.rejected, node.posts
+        self.deadlines, self.budget = node.deadlines, node.budget
+        self.effort, self.posts = node.work, node.posts
+        self.postponed = False
         self.apps: dict[str, AppDelivery] = {}
         self.authorized: list[AppDelivery] = []
         self.handles: dict[QueueHandle, None] = {}
@@ -141,12 +146,8 @@ class BrokerQueue:
             return 0
         properties = flags & _PROPERTIES
         if compression and properties and not schema_id:
-            # Expressions need the properties. A message without room causes no work.
-            if status := store.full():
-                return status
-            plain = decompressed(data)
-            if plain is not None:
-                data, size, compression = plain, len(plain) - plain[-1], Compression.NONE
+            # Still compressed, because the decompressed data had no room.
+            return store.full() or _LIMIT_BYTES
         pending = self._mask
         if self._filters:
             lookup = property_lookup(data, properties, schema_id)
@@ -194,15 +195,26 @@ class BrokerQueue:
             own = handle.put_schemas[number] = self._schemas
         return own << 1
 
+    def room(self, handle: QueueHandle, ahead: int) -> bool:
+        """Whether a client's message has room after ``ahead`` more bytes are stored."""
+        if not handle.writable:
+            return False
+        return self.broadcast or not self.store.full(ahead)
+
     # ---- delivering
 
     def deliver(self, now: float) -> None:
         """Deliver new messages to all applications at the queue's position."""
-        if self.position is None:
+        if self.position is None or self.postponed:
             return
-        apps = self.authorized
+        apps, effort = self.authorized, self.effort
         selecting = [(app, app.routing.select) for app in apps]
+        cost = sum(app.routing.cost for app in apps)
         while (message := self.position) is not None:
+            if cost and effort.spent > effort.enough:
+                effort.postpone(self)
+                return
+            effort.spent += cost
             stopped = 0
             targets: list[tuple[AppDelivery, Subscriber]] = []
             for app, select in selecting:

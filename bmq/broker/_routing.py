@@ -199,9 +199,10 @@ class Routing:
         levels: the groups of each priority, the highest first.
         groups: all groups, in the same order.
         only: the only group, if its expression matches every message and no search is needed.
+        cost: largest number of expressions to evaluate for one message.
     """
 
-    __slots__ = ("_by_stream", "_first", "_likely", "groups", "levels", "only")
+    __slots__ = ("_by_stream", "_first", "_likely", "cost", "groups", "levels", "only")
 
     def __init__(self, streams: Iterable[SubStream] = ()) -> None:
         wanted: dict[tuple[int, str], list[Subscriber]] = {}
@@ -226,6 +227,7 @@ class Routing:
         self.only = self.groups[0] if len(self.groups) == 1 and self.groups[0].matcher is None else None
         # Groups of equalities, such as the buckets of a consumer group, are found by a lookup.
         self._likely = Equalities(self.groups, lambda group: group.text if group.matcher is not None else "")
+        self.cost = 0 if self.only is not None else self._likely.most
 
     def select(self, message: MessageRecord) -> Subscriber | Blocked | None:
         """Return the receiver of a message, or the groups that the message waits for.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,8 @@ class Scheduler:
         # By the broker's clock: actions, and the deadlines of connections.
         self._actions: Deadlines[Callable[[], None]] = Deadlines()
         self.timeouts: Deadlines[BrokerConnection] = Deadlines()
-        # The connections with output of this turn of the event loop.
+        # By turns of the event loop: actions, and the connections with output.
+        self._postponed: deque[Callable[[], None]] = deque()
         self._dirty: list[BrokerConnection] = []
         # Set for the earliest deadline.
         self._timer: asyncio.TimerHandle | None = None
@@ -53,6 +55,7 @@ class Scheduler:
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Belong to an event loop; actions of an earlier start are dropped."""
         self._loop = loop
+        self._postponed.clear()
         self._actions.clear()
 
     def begin(self) -> None:
@@ -83,6 +86,20 @@ class Scheduler:
         """Call ``action`` in the next turn of the event loop."""
         if self._loop is not None:
             self._loop.call_soon(action)
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Call ``action`` after other clients: one such action in each turn of the event loop."""
+        if not self._postponed:
+            self.next_turn(self._do_postponed)
+        self._postponed.append(action)
+
+    def _do_postponed(self) -> None:
+        if not self._postponed:
+            return  # stopped and started meanwhile
+        action = self._postponed.popleft()
+        if self._postponed:
+            self.next_turn(self._do_postponed)
+        action()
 
     def flush_later(self, connection: BrokerConnection) -> None:
         """Write a connection's output at the end of this turn of the event loop."""

@@ -403,6 +403,7 @@ class Broker:
 
     def _new_node(self) -> BrokerNode:
         node = BrokerNode(self._source, history_limit=self._history, bounds=self._bounds, posts=self._posts)
+        node.postpone = lambda: self._scheduler.soon(self._go_on)
         self._node = node
         self.faults.attach()
         return node
@@ -410,6 +411,10 @@ class Broker:
     def _renew(self) -> None:
         """Forget all messages: a new node takes the place of the old one."""
         self._scheduler.node = self._new_node()
+
+    def _go_on(self) -> None:
+        self._node.go_on(self._scheduler.clock())
+        self._scheduler.update()
 
     def _deliver(self) -> None:
         """Deliver all deliverable messages."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -83,9 +84,11 @@ _RECOMMENDED_VERSIONS = {ClientLanguage.E_CPP: 10900, ClientLanguage.E_JAVA: 2}
 # Java SDKs built from snapshots add this number to the version.
 _JAVA_SNAPSHOT = 99_000_000
 _GRACE_SECONDS = 180
-#: Number of a client's requests answered before the next client is served. An admin command may have a long
-#: answer, which is written before the next command.
+#: Number of a client's requests answered before the next client is served. A long request counts as several.
+#: After an admin command, which may take long, the next client is served at once.
 _REQUESTS_AT_ONCE = 50
+_REQUEST_SIZE = 2048
+_EFFORT_AT_ONCE = 10_000
 
 
 class BrokerState(Enum):
@@ -176,6 +179,8 @@ class BrokerSession(Machine):
         # Events to handle, perhaps after further clients were served, and the error after these events.
         self._events: list[Event] = []
         self._error: ProtocolError | None = None
+        # Whether other clients are served next, even without postponed events.
+        self._enough = False
         self._guids = guids
         self._legacy = False
         self._heartbeat: Heartbeat | None = None
@@ -205,7 +210,7 @@ class BrokerSession(Machine):
     @property
     def waiting(self) -> bool:
         """Whether input is left; call :meth:`resume` after serving other clients."""
-        return bool(self._events)
+        return bool(self._events) or self._enough
 
     def resume(self, now: float) -> None:
         """Process the remaining input."""
@@ -219,7 +224,7 @@ class BrokerSession(Machine):
                 self._complain(f"{error}; closing")
                 self.fire(_I.BAD_LENGTH, now)
         if self.state is BrokerState.CLOSED:
-            self._events = []
+            self._events, self._enough = [], False
         self.node.deliver(now)
 
     def channel_down(self, now: float) -> None:
@@ -269,8 +274,9 @@ class BrokerSession(Machine):
     def _handle(self, events: list[Event], now: float) -> int:
         """Handle events until other clients must be served; return the number of handled events."""
         at, count, requests = 0, len(events), 0
-        most = 1 if self.state is BrokerState.ADMINISTERED else _REQUESTS_AT_ONCE
-        while at < count and requests < most and self.state is not BrokerState.CLOSED:
+        self._enough = False
+        enough = self.node.work.spent + _EFFORT_AT_ONCE
+        while at < count and self.state is not BrokerState.CLOSED:
             event = events[at]
             first, kind = at, event.type
             at += 1
@@ -281,7 +287,10 @@ class BrokerSession(Machine):
                 self.fire(_I.PUT if kind == EventType.PUT else _I.CONFIRM, events[first:at], now)
             else:
                 self._receive_event(event, now)
-                requests += 1
+                requests += 1 + len(event.data) // _REQUEST_SIZE
+                self._enough = requests >= _REQUESTS_AT_ONCE or self.node.work.spent > enough
+                if self._enough or self.state is BrokerState.ADMINISTERED:
+                    break
         return at
 
     def _receive_event(self, event: Event, now: float) -> None:
@@ -493,10 +502,11 @@ class BrokerSession(Machine):
     def _post(self, events: list[Event], now: float) -> None:
         client = self.client
         assert client is not None
+        inflate = partial(client.inflate, now)
         runs: list[PutRun] = []
         for event in events:
             try:
-                decode_put_runs(event.data, event.body, runs, checks_area=True)
+                decode_put_runs(event.data, event.body, runs, inflate, checks_area=True)
             except ProtocolError as error:
                 # A real broker also stops here without an answer, and keeps the connection.
                 self._complain(f"{error}; the rest of the event is ignored")

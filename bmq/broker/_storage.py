@@ -13,28 +13,11 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from bmq.broker.domain_config import Limits
-from bmq.errors import Error, ProtocolError
+from bmq.errors import ProtocolError
 from bmq.subscriptions import Lookup, lookup
-from bmq.wire.compression import decompress
-from bmq.wire.constants import MAX_APPLICATION_DATA, Compression
-from bmq.wire.padding import padding
-from bmq.wire.properties import (
-    encode_properties,
-    first_properties,
-    plain_values,
-    properties_length,
-    split_properties,
-)
+from bmq.wire.properties import first_properties, plain_values
 
-__all__ = [
-    "CapacityMeter",
-    "MessageRecord",
-    "MessageStore",
-    "decompressed",
-    "for_old_client",
-    "property_lookup",
-    "shrink",
-]
+__all__ = ["CapacityMeter", "MessageRecord", "MessageStore", "property_lookup", "shrink"]
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -96,38 +79,6 @@ def property_lookup(data: bytes, flags: int, schema_id: int) -> Lookup:
         return lookup(None)
 
 
-def decompressed(data: bytes) -> bytes | None:
-    """Return data of an old sender, whose properties and payload are compressed together, as plain data.
-
-    Data includes the padding. None stands for data that is unreadable, or larger than a message may be.
-    """
-    try:
-        plain = decompress(data[: -data[-1]], MAX_APPLICATION_DATA)
-        properties_length(plain)
-    except ProtocolError:
-        return None
-    return plain + padding(len(plain))
-
-
-def for_old_client(data: bytes, schema_id: int, compression: int) -> tuple[bytes, int, int]:
-    """Convert data with properties in the new encoding for a client limited to the old encoding.
-
-    Data includes the padding. Unreadable data is returned unchanged.
-
-    Returns:
-        The data, the schema id and the compression.
-    """
-    try:
-        plain = data[: -data[-1]]
-        properties, length = split_properties(plain, True)
-        payload = plain[length:]
-        area = encode_properties(properties.typed(), new=False)
-        plain = area + (decompress(payload, MAX_APPLICATION_DATA) if compression else payload)
-    except Error:
-        return data, schema_id, compression
-    return plain + padding(len(plain)), 0, Compression.NONE
-
-
 class CapacityMeter:
     """How much of a quota is used. A limit of N admits N + 1 messages."""
 
@@ -138,11 +89,15 @@ class CapacityMeter:
         self.messages = 0
         self.bytes = 0
 
-    def full(self) -> int:
-        """Return the wire status of one more message: 1 (messages) or 2 (bytes) when full, otherwise 0."""
+    def full(self, ahead: int = 0) -> int:
+        """Return the wire status of one more message: 1 (messages) or 2 (bytes) when full, otherwise 0.
+
+        Args:
+            ahead: bytes that are going to be stored before the message.
+        """
         if self.messages > self.limits.messages:
             return 1
-        if self.bytes > self.limits.bytes:
+        if self.bytes + ahead > self.limits.bytes:
             return 2
         return 0
 
@@ -201,9 +156,9 @@ class MessageStore:
         """Whether a message with the GUID is stored or remembered."""
         return guid in self.messages or guid in self.remembered
 
-    def full(self) -> int:
+    def full(self, ahead: int = 0) -> int:
         """Return the wire status of one more message in the queue and its domain; 0 if both have room."""
-        return self.usage.full() or self.domain.full()
+        return self.usage.full(ahead) or self.domain.full(ahead)
 
     def append(self, message: MessageRecord) -> None:
         """Store a message with a new GUID."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final, NamedTuple
 
@@ -46,6 +46,7 @@ _MIN_HEADER = PUT_HEADER.end_of(
 # A shorter header has no schema id.
 _WITH_SCHEMA_ID = PUT_HEADER.end_of("schemaId")
 _PROPERTIES = int(PutFlags.MESSAGE_PROPERTIES)
+_NONE = int(Compression.NONE)
 # The length of the properties area, in the area's header at the start of the data.
 _AREA_BYTES, _AREA_SHIFT, _AREA_MASK = PROPERTIES_HEADER.bytes_of("areaWords")
 
@@ -178,6 +179,7 @@ def decode_put_runs(
     event: bytes,
     body: int,
     runs: list[PutRun],
+    inflate: Callable[[int, bytes], bytes | None] | None = None,
     *,
     checks_area: bool = False,
 ) -> None:
@@ -189,6 +191,8 @@ def decode_put_runs(
         event: the event.
         body: offset of the body.
         runs: receives the messages; if the event is malformed, the messages before the error.
+        inflate: called with the qId and the padded data of each message compressed together with its
+            properties; returns the decompressed data, or None to keep the data unchanged.
         checks_area: whether properties that claim more bytes than the event has are malformed.
 
     Raises:
@@ -243,7 +247,8 @@ def decode_put_runs(
                 f"the padding byte is {pad}; it must be 1 to 4", field="PUT padding", offset=stop - 1
             )
         flags = first >> _FLAGS_SHIFT
-        if checks_area and flags & _PROPERTIES and (schema_id or not compression):
+        cat = compression
+        if checks_area and flags & _PROPERTIES and (schema_id or not cat):
             # Real brokers compare with the length of the event, not of the message.
             area = (int.from_bytes(data[_AREA_BYTES], "big") >> _AREA_SHIFT & _AREA_MASK) * 4
             if area > end:
@@ -252,17 +257,24 @@ def decode_put_runs(
                     field="MessagePropertiesHeader.areaWords",
                     offset=start + PROPERTIES_HEADER.offset_of("areaWords"),
                 )
-        if schema_id and not flags & _PROPERTIES:
-            raise ProtocolError(
-                f"{schema_id} on a message without properties",
-                field="PutHeader.schemaId",
-                offset=offset + PUT_HEADER.offset_of("schemaId"),
-            )
+        if schema_id:
+            if not flags & _PROPERTIES:
+                raise ProtocolError(
+                    f"{schema_id} on a message without properties",
+                    field="PutHeader.schemaId",
+                    offset=offset + PUT_HEADER.offset_of("schemaId"),
+                )
+        elif cat and inflate is not None and flags & _PROPERTIES:
+            plain = inflate(queue_id, data)
+            if plain is not None:
+                data = plain
+                length = len(data) - data[-1]
+                cat = _NONE
         if queue_id != queue:
             queue, puts = queue_id, []
             append = puts.append
             runs.append((queue_id, puts))
-        append((flags, 0, guid, schema_id, compression, crc, length, data))
+        append((flags, 0, guid, schema_id, cat, crc, length, data))
         offset = stop
 
 

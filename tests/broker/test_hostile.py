@@ -34,7 +34,7 @@ from bmq.wire.event import pack_event_header
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import encode_properties
 from bmq.wire.put import encode_put
-from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain
+from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain, subscription
 from tests.fakes.client import open_queue
 from tests.sweeps import sweep
 
@@ -116,6 +116,32 @@ def test_one_event_decompresses_no_more_than_its_quota_takes(inflated: list[int]
     bombs(peer, 30)
     assert [ack.status for ack in peer.acks] == [0] + [2] * 29, "one message may exceed the quota"
     assert sum(inflated) <= 65 * MIB
+
+
+def test_decompressed_bytes_are_a_bounded_multiple_of_received_bytes(inflated: list[int]) -> None:
+    core = Core()
+    peers = [core.client() for _ in range(3)]
+    sent = 0
+    for peer in peers:
+        peer.open(PRIORITY, write=True)
+        sent += bombs(peer, 10)
+    assert sum(inflated) <= 64 * MIB + 32 * sent, "all clients together"
+    statuses = [ack.status for peer in peers for ack in peer.acks]
+    assert statuses[0] == 0
+    assert set(statuses[2:]) == {2}, "refused as by a quota: to be tried again later"
+    assert len(core.node.queues[PRIORITY].store) < 3
+
+
+def test_the_reserve_fills_up_again() -> None:
+    core = Core()
+    peer = core.client()
+    peer.open(PRIORITY, write=True)
+    bombs(peer, 6)
+    assert peer.acks[-1].status == 2
+    core.advance(0)
+    core.advance(2)
+    bombs(peer, 1)
+    assert [ack.status for ack in peer.acks] == [0]
 
 
 def test_usual_compression_is_never_refused() -> None:
@@ -404,3 +430,68 @@ def test_client_violations_do_not_fill_the_log(caplog: pytest.LogCaptureFixture)
         assert isinstance(peer.open(f"{FANOUT}?id=app{number}", number, read=True), OpenQueueResponse)
     assert 2 <= len(caplog.records) <= 25
     assert "more like this are left out" in caplog.messages[-1]
+
+
+# ---- a large backlog
+
+
+def searching(count: int) -> tuple[Core, CoreClient, list[None]]:
+    """Make a consumer with many expressions search for its messages among many others."""
+    core = Core()
+    turns: list[None] = []
+    core.node.postpone = lambda: turns.append(None)
+    sender, reader = core.client(), core.client()
+    sender.open(PRIORITY, write=True)
+    reader.open(PRIORITY, read=True)
+    reader.configure(subscription(1, "x == -1"))
+    for first in range(0, count, 100):
+        sender.put(*(b"%d" % n for n in range(first, first + 99)), properties={"x": -5})
+        sender.put(b"%d" % (first + 99), properties={"x": 7})
+    while turns:
+        turns.clear()
+        core.node.go_on(core.now)
+    # Plain equalities would be one lookup.
+    wanted = [subscription(n, f"!(x != {n})") for n in range(1, 501)]
+    assert isinstance(reader.configure(*wanted), ConfigureStreamResponse)
+    return core, reader, turns
+
+
+def test_other_clients_are_served_during_the_search_of_a_backlog() -> None:
+    core, reader, turns = searching(2000)
+    other = core.client()
+    other.open(f"{PRIORITY}2", write=True)
+    found = list(reader.payloads)
+    rounds = 0
+    while turns:
+        assert len(turns) == 1, "one at a time"
+        turns.clear()
+        began = core.node.work.spent
+        core.node.go_on(core.now)
+        assert core.node.work.spent - began < 60_000
+        other.put(b"m")
+        assert [ack.status for ack in other.acks] == [0]
+        found += reader.payloads
+        rounds += 1
+    assert rounds > 10
+    assert found == [b"%d" % n for n in range(99, 2000, 100)]
+
+
+def test_new_messages_wait_while_a_backlog_is_searched() -> None:
+    core, reader, turns = searching(1000)
+    sender = core.client()
+    sender.open(PRIORITY, write=True)
+    sender.put(b"new", properties={"x": 7})
+    found = list(reader.payloads)
+    assert b"new" not in found
+    late = core.client()
+    late.open(PRIORITY, read=True)
+    late.configure(subscription(1, "x == -5"))
+    reader.crash()
+    reader = core.client()
+    reader.consume(PRIORITY, text="x == 7")
+    while turns:
+        turns.clear()
+        core.node.go_on(core.now)
+    expected = [b"%d" % n for n in range(99, 1000, 100)]
+    assert reader.payloads == [*expected, b"new"]
+    assert late.payloads == [b"%d" % n for n in range(1000) if n % 100 != 99]
