@@ -11,6 +11,7 @@ from bmq.errors import UsageError
 
 if TYPE_CHECKING:
     from bmq.client.message import Message
+    from bmq.codecs import Shape
 
 __all__ = ["UNSET", "Attempt", "CallNext", "HandlerInfo", "attempt_of"]
 
@@ -28,22 +29,22 @@ class HandlerInfo:
         name: name of the handler.
         state: state of the app; None without an app.
         key_of: returns the ordering key of a message; None if the handler has no key.
-        decode: returns the value of the messages; None if the handler takes the messages themselves.
+        shape: type of the values; None if the handler takes the messages themselves.
     """
 
-    __slots__ = ("decode", "key_of", "name", "state")
+    __slots__ = ("key_of", "name", "shape", "state")
 
     def __init__(
         self,
         name: str,
         state: Any = None,
         key_of: Callable[[Message], Hashable] | None = None,
-        decode: Callable[[Message], Any] | None = None,
+        shape: Shape[Any] | None = None,
     ) -> None:
         self.name = name
         self.state = state
         self.key_of = key_of
-        self.decode = decode
+        self.shape = shape
 
 
 class Attempt:
@@ -116,8 +117,8 @@ class Attempt:
         """
         value = self._value
         if value is UNSET:
-            decode = self._info.decode
-            value = self._value = self.messages[0] if decode is None else decode(self.messages[0])
+            message, shape = self.messages[0], self._info.shape
+            value = self._value = message if shape is None else shape.decode(message)
         return value
 
     @value.setter

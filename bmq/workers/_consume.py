@@ -168,7 +168,7 @@ async def consume(
     plan.check_middlewares(context.middlewares, context.overrides)
     _check_source(plan, of, chosen.codec)
     if plan.shape is not None and of is not None:
-        plan = plan.with_codec(of.codec)
+        plan.shape = Shape(plan.shape.of, of.codec)
     if plan.shape is not None and isinstance(whole, Consumer):
         plan.shape.check(whole.expression, plan.properties)
     chosen.check_handler(handler, plan)

@@ -8,7 +8,6 @@ import inspect
 import sys
 from collections.abc import (
     AsyncGenerator,
-    Awaitable,
     Callable,
     Iterable,
     Iterator,
@@ -17,9 +16,8 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
-from types import CoroutineType, SimpleNamespace
+from types import SimpleNamespace
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -35,23 +33,19 @@ from typing import (
 
 from bmq import _checks
 from bmq._logging import Log
-from bmq.client.attempt import Attempt
+from bmq.client.attempt import Attempt, HandlerInfo, attempt_of
 from bmq.client.message import Message
 from bmq.client.typed import TypedMessage, typed_message
 from bmq.codecs import Codec, Property, Shape
-from bmq.codecs.fields import property_reader
-from bmq.errors import Undecodable, UsageError
-from bmq.workers._middleware import Call, Handler, Middleware, is_async, name_of, timed
+from bmq.codecs.fields import Field, property_reader
+from bmq.errors import UsageError
+from bmq.workers._middleware import Handler, Middleware, is_async, name_of
 from bmq.workers._options import OnUndecodable
-
-if TYPE_CHECKING:
-    from bmq.workers._invoker import Invoker
 
 __all__ = [
     "ANY_STATE",
     "BATCH",
     "HANDLER",
-    "ArgumentSource",
     "Depends",
     "GeneratedResults",
     "HandlerContext",
@@ -61,7 +55,11 @@ __all__ = [
     "S",
     "State",
     "app_dependencies",
+    "caller",
     "checked_state",
+    "closed",
+    "closed_late",
+    "made",
     "parameters_of",
     "returned_by",
     "shown_type",
@@ -195,17 +193,34 @@ class Depends:
         _checks.one_of("scope", self.scope, ("message", "app"))
 
 
-class ArgumentSource(Enum):
-    """The source of an argument."""
+# The source of an argument: a function of the attempt, and of the dependencies made so far.
+_Source: TypeAlias = Callable[[Attempt, Mapping[Callable[..., Any], Any]], Any]
 
-    VALUE = "value"
-    TYPED = "typed message"
-    MESSAGE = "message"
-    MESSAGES = "messages"
-    ATTEMPT = "attempt"
-    STATE = "state"
-    PROPERTY = "property"
-    DEPENDS = "dependency"
+
+def _value(attempt: Attempt, _made: Any) -> Any:
+    return attempt.value
+
+
+def _typed(attempt: Attempt, _made: Any) -> Any:
+    assert attempt._info.shape is not None
+    return typed_message(attempt.messages[0], attempt._info.shape, attempt.value)
+
+
+def _message(attempt: Attempt, _made: Any) -> Any:
+    return attempt.messages[0]
+
+
+def _messages(attempt: Attempt, _made: Any) -> Any:
+    # The list itself: the indexes of PartlyFailed count in the order in which the handler leaves it.
+    return attempt.messages
+
+
+def _attempt(attempt: Attempt, _made: Any) -> Any:
+    return attempt
+
+
+def _state(attempt: Attempt, _made: Any) -> Any:
+    return attempt.state
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,21 +232,16 @@ class _Parameter:
         source: source of the argument.
         of: annotation without markers; for values the type of a value.
         keyword: whether the argument is given by its name.
-        mark: marker of a property or a dependency.
-        default: default value; ``inspect.Parameter.empty`` if missing.
+        depends: the dependency; None for another source.
+        field: the property; None for another source.
     """
 
     name: str
-    source: ArgumentSource
+    source: _Source
     of: Any
-    keyword: bool
-    mark: Any = None
-    default: Any = EMPTY
-
-    @property
-    def function(self) -> Any:
-        """The function of a dependency; None for another source."""
-        return self.mark.function if self.source is ArgumentSource.DEPENDS else None
+    keyword: bool = False
+    depends: Depends | None = None
+    field: Field | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,12 +276,14 @@ class _Dependency:
     """A dependency.
 
     Attributes:
-        function: makes the dependency.
+        replaced: the function of the marker.
+        function: makes the dependency: the function of the marker, or its replacement.
         generates: whether the function is a generator.
         scope: lifetime of the result.
         parameters: parameters of the function.
     """
 
+    replaced: Callable[..., Any]
     function: Callable[..., Any]
     generates: bool
     scope: str
@@ -423,8 +435,7 @@ class _Reading:
             )
 
     def _of_message(self, name: str) -> _Parameter:
-        source = ArgumentSource.MESSAGES if self.role.batch else ArgumentSource.MESSAGE
-        return _Parameter(name, source, Message, keyword=False)
+        return _Parameter(name, _messages if self.role.batch else _message, Message)
 
     def _parameter(
         self, each: inspect.Parameter, found: list[_Parameter], keyword: bool
@@ -453,17 +464,17 @@ class _Reading:
             return self._marked(each, of, marks[0], keyword)
         source = self._known(each, of, first)
         if source is not None:
-            return _Parameter(each.name, source, of, keyword, default=each.default)
+            return _Parameter(each.name, source, of, keyword)
         if first:
             return self._value(each, hint)
         second = len(found) == 1 and not keyword and len(self.positional) > 1 and each is self.positional[1]
         unsaid = each.default is EMPTY and (of in _UNSAID or (role.batch and of is list))
-        if second and unsaid and found[0].source is ArgumentSource.VALUE:
+        if second and unsaid and found[0].source is _value:
             return self._of_message(each.name)
         if each.default is not EMPTY:
             return None
         if self.state is ANY_STATE and inspect.isclass(of) and of not in _UNSAID:
-            return _Parameter(each.name, ArgumentSource.STATE, of, keyword)
+            return _Parameter(each.name, _state, of, keyword)
         raise UsageError(self._no_source(each, of))
 
     def _hint(self, each: inspect.Parameter, first: bool) -> Any:
@@ -485,35 +496,40 @@ class _Reading:
                 f"Annotated[..., bmq.Depends(get_{each.name})]"
             )
         if isinstance(mark, Depends):
-            _check_dependency(mark.function)
-            return _Parameter(each.name, ArgumentSource.DEPENDS, of, keyword, mark)
+            function = mark.function
+            _check_dependency(function)
+            return _Parameter(each.name, lambda _, made: made[function], of, keyword, depends=mark)
         if self.role.batch:
             raise UsageError(
                 f"{self.name}: parameter {each.name} is a property, and a batch has many messages: take "
                 "messages: list[bmq.Message] and read message.properties"
             )
-        made = Property(each.name) if mark is Property or mark.name is None else mark
-        return _Parameter(each.name, ArgumentSource.PROPERTY, of, keyword, made, each.default)
+        if mark is Property or mark.name is None:
+            mark = Property(each.name)
+        where = f"{self.name}: parameter {each.name}"
+        kind, read = property_reader(of, mark, where, each.default)
+        source: _Source = lambda attempt, _: read(attempt.messages[0])  # noqa: E731
+        return _Parameter(each.name, source, of, keyword, field=kind)
 
-    def _known(self, each: inspect.Parameter, of: Any, first: bool) -> ArgumentSource | None:
+    def _known(self, each: inspect.Parameter, of: Any, first: bool) -> _Source | None:
         """Return the source named by a class."""
         role, state = self.role, self.state
         if of is Attempt:
-            return ArgumentSource.ATTEMPT
+            return _attempt
         if of is Message:
             if role.batch:
                 raise UsageError(
                     f"{self.name} handles batches: annotate {each.name} with list[bmq.Message], because a "
                     "batch has many messages"
                 )
-            return ArgumentSource.MESSAGE
+            return _message
         if role.batch and get_origin(of) in (list, Sequence) and get_args(of) == (Message,):
-            return ArgumentSource.MESSAGES
+            return _messages
         if inspect.isclass(state) and inspect.isclass(of) and of not in _UNSAID:
             if of is state:
-                return ArgumentSource.STATE
+                return _state
             try:
-                return ArgumentSource.STATE if not first and issubclass(state, of) else None
+                return _state if not first and issubclass(state, of) else None
             except TypeError:
                 return None
         return None
@@ -529,12 +545,12 @@ class _Reading:
                     f"{shown_type(hint)}: take a list of messages, or a list of values and optionally a list "
                     "of messages, as in (orders: list[Order], messages: list[bmq.Message])"
                 )
-            return _Parameter(each.name, ArgumentSource.VALUE, get_args(hint)[0], keyword=False)
+            return _Parameter(each.name, _value, get_args(hint)[0])
         if hint in _UNSAID:
             return self._of_message(each.name)
         if get_origin(hint) is TypedMessage:
-            return _Parameter(each.name, ArgumentSource.TYPED, get_args(hint)[0], keyword=False)
-        return _Parameter(each.name, ArgumentSource.VALUE, hint, keyword=False)
+            return _Parameter(each.name, _typed, get_args(hint)[0])
+        return _Parameter(each.name, _value, hint)
 
     def _no_source(self, each: inspect.Parameter, of: Any) -> str:
         role = self.role
@@ -571,12 +587,7 @@ def shown_type(of: Any) -> str:
 
 
 def _graph_of(
-    parameters: Sequence[_Parameter],
-    name: str,
-    state: Any,
-    overrides: Mapping[Callable[..., Any], Callable[..., Any]],
-    *,
-    batch: bool = False,
+    parameters: Sequence[_Parameter], name: str, state: Any, overrides: Overrides, *, batch: bool = False
 ) -> list[_Dependency]:
     """Return all dependencies of a handler, each one behind its own dependencies.
 
@@ -594,7 +605,7 @@ def _graph_of(
                 f"{name}: the dependency {label} depends on itself: {circle}. Move the shared part to a "
                 "function that both use"
             )
-        if (known := nodes.get(function)) is not None:
+        if (known := nodes.get(mark.function)) is not None:
             if known.scope != mark.scope:
                 raise UsageError(
                     f"{name}: {label} is a dependency with scope={known.scope!r} and with "
@@ -602,24 +613,24 @@ def _graph_of(
                 )
             return
         role = _BATCH_DEPENDENCY if batch else _DEPENDENCY
-        needed = parameters_of(function, role, state, f"{user}: dependency {label}")
+        user = f"{user}: dependency {label}"
+        needed = parameters_of(function, role, state, user)
         for each in needed:
-            if each.source is ArgumentSource.DEPENDS:
-                visit(each.mark, [*path, function], f"{user}: dependency {label}")
-            lasts = each.source is ArgumentSource.STATE or (
-                each.source is ArgumentSource.DEPENDS and each.mark.scope == "app"
-            )
+            if each.depends is not None:
+                visit(each.depends, [*path, function], user)
+            lasts = each.source is _state if each.depends is None else each.depends.scope == "app"
             if mark.scope == "app" and not lasts:
                 raise UsageError(
                     f"{name}: the dependency {label} has the scope 'app', and its parameter {each.name} "
-                    f"({each.source.value}) belongs to a single message: give bmq.Depends({label}) the scope "
-                    "'message', or remove the parameter"
+                    f"({shown_type(each.of)}) belongs to a single message: give bmq.Depends({label}) the "
+                    "scope 'message', or remove the parameter"
                 )
-        nodes[function] = _Dependency(function, _is_generator(function), mark.scope, needed)
+        generates = _is_generator(function)
+        nodes[mark.function] = _Dependency(mark.function, function, generates, mark.scope, needed)
 
     for each in parameters:
-        if each.source is ArgumentSource.DEPENDS:
-            visit(each.mark, [], name)
+        if each.depends is not None:
+            visit(each.depends, [], name)
     return list(nodes.values())
 
 
@@ -639,7 +650,7 @@ class HandlerContext:
         builtins: middlewares of the library, nearest to the handler.
         state: state of the app.
         overrides: replacements of the functions of dependencies.
-        values: the app-scoped dependencies, by function.
+        values: the app-scoped dependencies, by the function of the marker.
     """
 
     middlewares: tuple[Middleware, ...] = ()
@@ -647,10 +658,6 @@ class HandlerContext:
     state: Any = None
     overrides: Overrides = field(default_factory=dict[Callable[..., Any], Callable[..., Any]])
     values: dict[Callable[..., Any], Any] = field(default_factory=dict[Callable[..., Any], Any])
-
-
-# Returns an argument, for an attempt and the message-scoped dependencies made so far.
-_Get: TypeAlias = Callable[[Attempt, list[Any]], Any]
 
 
 class HandlerPlan:
@@ -674,7 +681,7 @@ class HandlerPlan:
         parameters: parameters that receive an argument.
         shape: type of the values; None for a handler without a value.
         role: role of the handler.
-        plain: the handler as a function of a message, if the handler takes only the message and its value.
+        undecodable: called instead of the handler with undecodable messages, if given.
         properties: Python types of the properties among the parameters, by name.
         yields: whether the handler is an async generator, whose results are :class:`GeneratedResults`.
     """
@@ -689,13 +696,12 @@ class HandlerPlan:
         state: Any = None,
     ) -> None:
         self.handler, self.role = handler, role
-        self._undecodable, self._state = undecodable, state
+        self.undecodable, self._state = undecodable, state
         self.parameters = parameters_of(handler, role, state)
         self.name = name = name_of(handler)
         if undecodable is not None:
             _checks.function("undecodable", undecodable, 2)
-        values = (ArgumentSource.VALUE, ArgumentSource.TYPED)
-        value = next((each for each in self.parameters if each.source in values), None)
+        value = next((each for each in self.parameters if each.source in (_value, _typed)), None)
         if value is None and (codec is not None or undecodable is not None):
             raise UsageError(
                 f"{name} takes messages, not values: codec and undecodable require a handler whose first "
@@ -713,22 +719,16 @@ class HandlerPlan:
             self.shape = Shape(value.of, codec or "application/json")
         self.properties: dict[str, type] = {}
         for user, each in self._users({}):
-            if each.source is ArgumentSource.PROPERTY:
-                kind, _ = property_reader(each.of, each.mark, f"{user}: parameter {each.name}", each.default)
-                self.properties[kind.name] = kind.kind
-            elif user == name and not self.is_async and getattr(each.function, "bmq_in_loop", False):
+            if each.field is not None:
+                self.properties[each.field.name] = each.field.kind
+            elif user != name or self.is_async or each.depends is None:
+                continue
+            elif getattr(each.depends.function, "bmq_in_loop", False):
                 raise UsageError(
                     f"{name}: parameter {each.name} belongs to the event loop, and {name} runs in a thread: "
                     f"make {name} 'async def', with its blocking parts in asyncio.to_thread; or take the "
-                    f"result of an async dependency that uses {name_of(each.function)}"
+                    f"result of an async dependency that uses {name_of(each.depends.function)}"
                 )
-        self.plain: Handler | None = None
-        if not role.batch and not self.yields and not any(each.keyword for each in self.parameters):
-            sources = [each.source for each in self.parameters]
-            if sources == [ArgumentSource.MESSAGE]:
-                self.plain = handler
-            elif self.shape is not None and undecodable is None and sources in _OF_A_VALUE:
-                self.plain = _decoding(handler, self.shape.decode, both=len(sources) == 2)
 
     def _users(self, overrides: Overrides) -> Iterator[tuple[str, _Parameter]]:
         """Return all parameters of the handler and its dependencies, each with a name for errors."""
@@ -756,11 +756,13 @@ class HandlerPlan:
             UsageError: a middleware is missing, or the dependency would be made outside of attempts.
         """
         for user, each in self._users(overrides):
-            function = overrides.get(each.function, each.function)
+            if each.depends is None:
+                continue
+            function = overrides.get(each.depends.function, each.depends.function)
             text, owner = getattr(function, "bmq_needs", None), getattr(function, "__self__", None)
             if not isinstance(text, str) or owner is None:
                 continue
-            if each.mark.scope == "app":
+            if each.depends.scope == "app":
                 raise UsageError(
                     f"{user}: parameter {each.name} has the scope 'app', and {name_of(function)} belongs "
                     "to a single attempt: remove the scope"
@@ -772,75 +774,23 @@ class HandlerPlan:
                     f"middlewares=[{text}] to the handler, its router or its app"
                 )
 
-    def with_codec(self, codec: Codec[Any]) -> HandlerPlan:
-        """Return the plan with the codec of a typed queue."""
-        return HandlerPlan(self.handler, codec, self._undecodable, role=self.role, state=self._state)
-
-    def bind(self, context: HandlerContext, invoker: Invoker, timeout: float | None) -> Call:
-        """Return a function that calls the handler in an attempt.
-
-        Args:
-            context: overrides and app-scoped dependencies.
-            invoker: runs the handler in a thread, if the handler is not async.
-            timeout: seconds for the dependencies of a handler in a thread; None for no limit.
-
-        Raises:
-            UsageError: an override cannot be called.
-        """
-        making = [each for each in self.dependencies(context.overrides) if each.scope == "message"]
-        places = {each.function: index for index, each in enumerate(making)}
-        get = partial(_getter, plan=self, context=context, places=places)
-        steps = [(each.generates, _caller(each.function, each.parameters, get)) for each in making]
-        undecodable, in_loop = self._undecodable, self.is_async
-        if in_loop and not steps and undecodable is None and not self.yields:
-            handler = _caller(self.handler, self.parameters, get)
-            return lambda attempt: handler(attempt, [])
-        prepared = _caller(partial(partial, self.handler), self.parameters, get)
-        decodes = not self.role.batch and self.shape is not None
-
-        async def prepare(attempt: Attempt, opened: list[Any]) -> Callable[[], Any]:
-            if decodes:
-                _ = attempt.value
-            found: list[Any] = []
-            for generates, make in steps:
-                made = make(attempt, found)
-                if generates or type(made) is CoroutineType:
-                    made = await _made(generates, made, opened)
-                found.append(made)
-            run: Callable[[], Any] = prepared(attempt, found)
-            return run
-
-        in_time: Callable[[Attempt, list[Any]], Awaitable[Callable[[], Any]]] = prepare
-        if steps and timeout is not None and not in_loop:
-            in_time = timed(prepare, timeout)
-
-        async def call(attempt: Attempt) -> Any:
-            opened: list[Any] = []
-            instead = False
-            try:
-                try:
-                    run = await in_time(attempt, opened)
-                except Undecodable as error:
-                    if undecodable is None:
-                        raise
-                    run, instead = partial(cast("Any", undecodable), attempt.messages[0], error), True
-                if not in_loop:
-                    result = await invoker.run(run)
-                elif self.yields and not instead:
-                    result = GeneratedResults([each async for each in run()])
-                else:
-                    result = await run()
-            except BaseException as error:
-                if opened and not invoker.afterwards(partial(_closed_late, self.name, opened, error)):
-                    last = await _closed(opened, error)
-                    if last is not error and last is not None:
-                        raise last from last.__cause__
-                raise
-            if opened and (failed := await _closed(opened, None)) is not None:
-                raise failed
-            return None if instead else result
-
-        return call
+    @property
+    def plain(self) -> Handler | None:
+        """The handler as a function of a message; None if it takes more than the message and its value."""
+        sources = [each.source for each in self.parameters if not each.keyword]
+        if self.undecodable is not None or self.yields or len(sources) < len(self.parameters):
+            return None
+        handler, shape = self.handler, self.shape
+        if sources == [_message]:
+            return handler
+        if shape is None or self.role.batch:
+            return None
+        decode = shape.decode
+        if sources == [_value]:
+            return lambda message: handler(decode(message))
+        if sources == [_value, _message]:
+            return lambda message: handler(decode(message), message)
+        return None
 
 
 def _runs(given: Any, middleware: Callable[..., Any]) -> bool:
@@ -850,83 +800,37 @@ def _runs(given: Any, middleware: Callable[..., Any]) -> bool:
     return given is not None
 
 
-# Sources of handlers that need only a value, and its message.
-_OF_A_VALUE = ([ArgumentSource.VALUE], [ArgumentSource.VALUE, ArgumentSource.MESSAGE])
-
-
-def _decoding(handler: Callable[..., Any], decode: Callable[[Message], Any], *, both: bool) -> Handler:
-    """Convert a function of a value, or of a value and its message, to a function of a message."""
-    if both:
-        return lambda message: handler(decode(message), message)
-    return lambda message: handler(decode(message))
-
-
 # ---- arguments and calls
 
 
-def _getter(
-    parameter: _Parameter, *, plan: HandlerPlan, context: HandlerContext, places: Mapping[Any, int]
-) -> _Get:
-    """Return the function that returns an argument."""
-    match parameter.source:
-        case ArgumentSource.DEPENDS:
-            function = context.overrides.get(parameter.mark.function, parameter.mark.function)
-            if parameter.mark.scope == "app":
-                value = context.values[function]
-                return lambda _attempt, _found: value
-            place = places[function]
-            return lambda _attempt, found: found[place]
-        case ArgumentSource.PROPERTY:
-            _, read = property_reader(parameter.of, parameter.mark, parameter.name, parameter.default)
-            return lambda attempt, _found: read(attempt.messages[0])
-        case ArgumentSource.STATE:
-            state = context.state
-            return lambda _attempt, _found: state
-        case ArgumentSource.TYPED:
-            shape = plan.shape
-            assert shape is not None
-            return lambda attempt, _found: typed_message(attempt.messages[0], shape, attempt.value)
-        case ArgumentSource.VALUE:
-            return lambda attempt, _found: attempt.value
-        case ArgumentSource.MESSAGE:
-            return lambda attempt, _found: attempt.messages[0]
-        case ArgumentSource.MESSAGES:
-            # The list itself: the indexes of PartlyFailed count in the order in which the handler leaves it.
-            return lambda attempt, _found: attempt.messages
-        case ArgumentSource.ATTEMPT:
-            return lambda attempt, _found: attempt
-
-
-def _caller(
-    function: Callable[..., Any], parameters: Iterable[_Parameter], get: Callable[[_Parameter], _Get]
-) -> _Get:
+def caller(function: Callable[..., Any], parameters: Iterable[_Parameter]) -> _Source:
     """Return a function that calls another function with its arguments."""
-    places = [get(each) for each in parameters if not each.keyword]
-    names = {each.name: get(each) for each in parameters if each.keyword}
+    places = [each.source for each in parameters if not each.keyword]
+    names = {each.name: each.source for each in parameters if each.keyword}
     if len(places) == 1 and not names:
         (one,) = places
-        return lambda attempt, found: function(one(attempt, found))
-    return lambda attempt, found: function(
-        *[each(attempt, found) for each in places],
-        **{name: each(attempt, found) for name, each in names.items()},
+        return lambda attempt, made: function(one(attempt, made))
+    return lambda attempt, made: function(
+        *[each(attempt, made) for each in places],
+        **{name: each(attempt, made) for name, each in names.items()},
     )
 
 
-async def _made(generates: bool, made: Any, opened: list[Any]) -> Any:
+async def made(generates: bool, result: Any, opened: list[Any]) -> Any:
     """Return the result of a dependency, after the call of its function."""
     if not generates:
-        return await made if inspect.iscoroutine(made) else made
+        return await result if inspect.iscoroutine(result) else result
     try:
-        value: Any = await anext(made) if inspect.isasyncgen(made) else next(made)
+        value: Any = await anext(result) if inspect.isasyncgen(result) else next(result)
     except (StopIteration, StopAsyncIteration):
         raise UsageError(
-            f"the dependency {made.__qualname__} did not yield: a generator yields its result once"
+            f"the dependency {result.__qualname__} did not yield: a generator yields its result once"
         ) from None
-    opened.append(made)
+    opened.append(result)
     return value
 
 
-async def _closed(opened: list[Any], error: BaseException | None) -> BaseException | None:
+async def closed(opened: list[Any], error: BaseException | None) -> BaseException | None:
     """Run the code behind each ``yield``, the latest dependency first; return the final exception.
 
     A dependency may replace the exception, and cannot suppress it.
@@ -951,9 +855,9 @@ async def _closed(opened: list[Any], error: BaseException | None) -> BaseExcepti
     return error
 
 
-async def _closed_late(name: str, opened: list[Any], error: BaseException) -> None:
+async def closed_late(name: str, opened: list[Any], error: BaseException) -> None:
     """Close dependencies after the end of a late thread; log an exception."""
-    last = await _closed(opened, error)
+    last = await closed(opened, error)
     if last is not None and last is not error:
         logger.error("a dependency of %s failed at its end", name, exc_info=last)
 
@@ -969,15 +873,14 @@ async def app_dependencies(plans: Iterable[HandlerPlan], context: HandlerContext
         BaseException: any exception of a dependency, when made or closed.
     """
     opened: list[Any] = []
-    no_attempt: Any = None
+    no_attempt = attempt_of((), 0, HandlerInfo("", context.state))
     try:
         for plan in plans:
-            get = partial(_getter, plan=plan, context=context, places={})
             for each in plan.dependencies(context.overrides):
-                if each.scope == "app" and each.function not in context.values:
-                    made = _caller(each.function, each.parameters, get)(no_attempt, [])
-                    context.values[each.function] = await _made(each.generates, made, opened)
+                if each.scope == "app" and each.replaced not in context.values:
+                    result = caller(each.function, each.parameters)(no_attempt, context.values)
+                    context.values[each.replaced] = await made(each.generates, result, opened)
         yield
     finally:
-        if (error := await _closed(opened, None)) is not None:
+        if (error := await closed(opened, None)) is not None:
             raise error

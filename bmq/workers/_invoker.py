@@ -8,20 +8,30 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
+from types import CoroutineType
 from typing import Any, cast
 
 from bmq import _world
 from bmq._logging import Log
-from bmq.client.attempt import UNSET, HandlerInfo, attempt_of
+from bmq.client.attempt import UNSET, Attempt, HandlerInfo, attempt_of
 from bmq.client.message import Message
-from bmq.errors import UsageError
+from bmq.errors import Undecodable, UsageError
 from bmq.workers._blocking import BlockingCalls
-from bmq.workers._dependencies import HandlerContext, HandlerPlan
-from bmq.workers._middleware import Middleware, chained, timed, too_late, unless_cancelled
+from bmq.workers._dependencies import (
+    GeneratedResults,
+    HandlerContext,
+    HandlerPlan,
+    caller,
+    closed,
+    closed_late,
+    made,
+)
+from bmq.workers._middleware import Call, Middleware, chained, timed, too_late, unless_cancelled
 
-__all__ = ["Call", "Invoker", "Threads", "refuse_awaitable"]
+__all__ = ["Invoker", "refuse_awaitable"]
 
 # ---- Threads for plain functions as handlers
 #
@@ -37,7 +47,7 @@ __all__ = ["Call", "Invoker", "Threads", "refuse_awaitable"]
 #   call. The message is unconfirmed, and the broker delivers the message again.
 
 
-class Call:
+class _ThreadCall:
     """One call of a function in a thread.
 
     Attributes:
@@ -61,20 +71,17 @@ class Call:
         self.result: object = None
         self.closing: asyncio.Task[None] | None = None
 
-    def run(self, after: Callable[[], None]) -> None:
-        """Call the function, in a thread; then ``after``, in the event loop."""
+    def run(self) -> None:
+        """Call the function, in a thread."""
         self.began = self._now()
         try:
             self.result = self._context.run(self._run)
         except BaseException as error:
             self.error = error
-        try:
-            self._loop.call_soon_threadsafe(self._end, after)
-        except RuntimeError:
-            pass  # the event loop is closed
+        with suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(self._end)
 
-    def _end(self, after: Callable[[], None]) -> None:
-        after()
+    def _end(self) -> None:
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -83,7 +90,7 @@ class Call:
         return seconds if self.began is None else self.began + seconds - self._now()
 
 
-class Threads:
+class _Threads:
     """Threads that start on demand and are reused.
 
     Args:
@@ -92,17 +99,17 @@ class Threads:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._idle: list[SimpleQueue[tuple[Call, Callable[[], None]] | None]] = []
+        self._idle: list[SimpleQueue[_ThreadCall | None]] = []
         self._count = 0
         self._closed = False
 
-    def start(self, run: Callable[[], Any]) -> Call:
+    def start(self, run: Callable[[], Any]) -> _ThreadCall:
         """Begin to call a function in an idle or new thread."""
-        call = Call(run)
+        call = _ThreadCall(run)
         if _world.current().simulated:
-            asyncio.get_running_loop().run_in_executor(None, call.run, lambda: None)
+            asyncio.get_running_loop().run_in_executor(None, call.run)
             return call
-        jobs: SimpleQueue[tuple[Call, Callable[[], None]] | None]
+        jobs: SimpleQueue[_ThreadCall | None]
         if self._idle:
             jobs = self._idle.pop()
         else:
@@ -110,14 +117,9 @@ class Threads:
             self._count += 1
             name = f"{self._name}_{self._count}"
             threading.Thread(target=_work, args=(jobs,), name=name, daemon=True).start()
-        jobs.put((call, lambda: self._ended(jobs)))
+        jobs.put(call)
+        call.ended.add_done_callback(lambda _: jobs.put(None) if self._closed else self._idle.append(jobs))
         return call
-
-    def _ended(self, jobs: SimpleQueue[Any]) -> None:
-        if self._closed:
-            jobs.put(None)
-        else:
-            self._idle.append(jobs)
 
     def close(self) -> None:
         """End each thread after its present call, without waiting."""
@@ -126,11 +128,10 @@ class Threads:
             self._idle.pop().put(None)
 
 
-def _work(jobs: SimpleQueue[tuple[Call, Callable[[], None]] | None]) -> None:
-    while (job := jobs.get()) is not None:
-        call, after = job
-        call.run(after)
-        del job, call, after  # an idle thread keeps no message
+def _work(jobs: SimpleQueue[_ThreadCall | None]) -> None:
+    while (call := jobs.get()) is not None:
+        call.run()
+        del call  # an idle thread keeps no message
 
 
 # ---- Attempts of a handler: middlewares, a deadline, and a call in the event loop or in a thread
@@ -180,9 +181,9 @@ class Invoker:
         self.blocking = BlockingCalls(logger, self.name)
         self.cut_off = False
         # Separate threads: the loop's default threads are few, and shared with the rest of the program.
-        self._threads = None if plan.is_async else Threads(self.name)
+        self._threads = None if plan.is_async else _Threads(self.name)
         # Calls in threads still running after the deadline, by calling task.
-        self._late: dict[asyncio.Task[Any] | None, Call] = {}
+        self._late: dict[asyncio.Task[Any] | None, _ThreadCall] = {}
         middlewares = (*observers, *context.middlewares)
         self._plain = plan.plain if not middlewares and not context.builtins else None
         self.direct: Callable[[Message], Awaitable[object]] | None = None
@@ -190,9 +191,8 @@ class Invoker:
             if plan.is_async:
                 self.direct = cast("Callable[[Message], Awaitable[object]]", self._plain)
             return
-        decode = None if plan.shape is None or plan.role.batch else plan.shape.decode
-        self._info = info = HandlerInfo(self.name, context.state, key_of, decode)
-        call = plan.bind(context, self, timeout)
+        self._info = info = HandlerInfo(self.name, context.state, key_of, plan.shape)
+        call = self._call_of(plan, context)
         if context.builtins:
             call = chained(context.builtins, unless_cancelled(call, lambda: self.cut_off))
         if middlewares and timeout is not None and plan.is_async:
@@ -200,6 +200,65 @@ class Invoker:
         self._call = call = chained(middlewares, call)
         if plan.is_async:
             self.direct = lambda message: call(attempt_of((message,), 1, info))
+
+    def _call_of(self, plan: HandlerPlan, context: HandlerContext) -> Call:
+        """Return a function that makes the dependencies of an attempt, and calls the handler.
+
+        Raises:
+            UsageError: an override cannot be called.
+        """
+        making = [each for each in plan.dependencies(context.overrides) if each.scope == "message"]
+        steps = [(each.replaced, each.generates, caller(each.function, each.parameters)) for each in making]
+        lasting, undecodable, in_loop = context.values, plan.undecodable, plan.is_async
+        if in_loop and not steps and undecodable is None and not plan.yields:
+            handler = caller(plan.handler, plan.parameters)
+            return lambda attempt: handler(attempt, lasting)
+        prepared = caller(partial(partial, plan.handler), plan.parameters)
+        decodes = not plan.role.batch and plan.shape is not None
+
+        async def prepare(attempt: Attempt, opened: list[Any]) -> Callable[[], Any]:
+            if decodes:
+                _ = attempt.value
+            found = lasting.copy() if steps else lasting
+            for function, generates, make in steps:
+                result = make(attempt, found)
+                if generates or type(result) is CoroutineType:
+                    result = await made(generates, result, opened)
+                found[function] = result
+            run: Callable[[], Any] = prepared(attempt, found)
+            return run
+
+        in_time: Callable[[Attempt, list[Any]], Awaitable[Callable[[], Any]]] = prepare
+        if steps and self.timeout is not None and not in_loop:
+            in_time = timed(prepare, self.timeout)
+
+        async def call(attempt: Attempt) -> Any:
+            opened: list[Any] = []
+            instead = False
+            try:
+                try:
+                    run = await in_time(attempt, opened)
+                except Undecodable as error:
+                    if undecodable is None:
+                        raise
+                    run, instead = partial(cast("Any", undecodable), attempt.messages[0], error), True
+                if not in_loop:
+                    result = await self.run(run)
+                elif plan.yields and not instead:
+                    result = GeneratedResults([each async for each in run()])
+                else:
+                    result = await run()
+            except BaseException as error:
+                if opened and not self.afterwards(partial(closed_late, self.name, opened, error)):
+                    last = await closed(opened, error)
+                    if last is not error and last is not None:
+                        raise last from last.__cause__
+                raise
+            if opened and (failed := await closed(opened, None)) is not None:
+                raise failed
+            return None if instead else result
+
+        return call
 
     async def __call__(self, messages: Sequence[Message], number: int, value: Any = UNSET) -> None:
         """Make an attempt with a message or a batch.
@@ -259,7 +318,7 @@ class Invoker:
         if call is None or call.ended.done():
             return False
 
-        async def close(call: Call = call) -> None:
+        async def close(call: _ThreadCall = call) -> None:
             await call.ended
             await closing()
 

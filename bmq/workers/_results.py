@@ -465,11 +465,9 @@ class Responder:
             UsageError: the function or a dependency cannot be called, or the requests cannot be decoded.
         """
         plan = HandlerPlan(self.function, state=state)
-        if self._codec is None:
-            return plan
-        if plan.shape is not None:
-            return HandlerPlan(self.function, self._codec, state=state)
-        if self._results.of is None:
+        if self._codec is not None and plan.shape is not None:
+            plan.shape = Shape(plan.shape.of, self._codec)
+        elif self._codec is not None and self._results.of is None:
             raise UsageError(
                 f"{self._name} takes messages and returns bytes, and codec is for values: annotate the "
                 "request or the result with its type, or omit codec"

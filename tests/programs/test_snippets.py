@@ -18,7 +18,6 @@ import pytest
 import bmq
 from bmq.broker import Broker
 from bmq.testing import TestApp
-from bmq.workers._dependencies import ArgumentSource
 from tests.pages import at_broker
 from tests.waiting import eventually
 
@@ -54,12 +53,8 @@ async def give_each_handler_a_message(app: bmq.App) -> None:
     async with TestApp(app) as test:
         for each in test._all():
             for registered in each.app._registry.handlers:
-                values = [
-                    p.of
-                    for p in registered.plan.parameters
-                    if p.source in (ArgumentSource.VALUE, ArgumentSource.TYPED)
-                ]
-                value = sample(values[0]) if values else b"some bytes"
+                shape = registered.plan.shape
+                value = sample(shape.of) if shape is not None else b"some bytes"
                 await each.post(registered.uri.canonical, value, properties=PROPERTIES)
         for each in test._all():
             await each.drained(*(str(registered.uri) for registered in each.app._registry.handlers))

@@ -722,7 +722,7 @@ REFUSED: list[tuple[Any, str]] = [
     (circular, "depends on itself: circle -> first_of_two -> circle. Move the shared part"),
     (
         short_lived,
-        r"of_message has the scope 'app', and its parameter message \(message\) belongs to a single",
+        r"of_message has the scope 'app', and its parameter message \(Message\) belongs to a single",
     ),
     (no_property, "no_property: parameter x cannot be a property: .* not <class 'float'>"),
     (reserved, "reserved: parameter x: names that begin with bmq_ are reserved"),
