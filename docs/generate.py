@@ -91,7 +91,7 @@ from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import PropertyInput, PropertyValue, encode_properties
 from bmq.wire.push import encode_push
 from bmq.wire.put import encode_put_event
-from bmq.workers._life import Life
+from bmq.workers._app import Life
 from bmq.workers._options import HandlerOptions
 from conformance import all_cases, client_cases
 

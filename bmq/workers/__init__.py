@@ -10,8 +10,7 @@ from bmq.workers._app import App
 from bmq.workers._consume import consume
 from bmq.workers._dependencies import Depends
 from bmq.workers._failures import original_of
-from bmq.workers._middleware import Middleware
-from bmq.workers._options import AckPolicy
+from bmq.workers._options import AckPolicy, Middleware
 from bmq.workers._registry import Router
 from bmq.workers._results import Respond, Responder
 from bmq.workers._retry import (

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
+from enum import Enum
 from types import TracebackType
-from typing import Any, Generic, Unpack
+from typing import Any, ClassVar, Generic, Unpack
 
 from bmq import _checks
 from bmq._dead_letters import Failure
@@ -17,6 +18,7 @@ from bmq._live import live
 from bmq._logging import Log
 from bmq._loop import running_loop
 from bmq._signals import on_signals
+from bmq._turn import turn_of
 from bmq.admin.client import Admin
 from bmq.admin.client import connect as ask
 from bmq.client.address import parse_addresses
@@ -29,11 +31,10 @@ from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.delays import Mover
 from bmq.errors import Error, StateError, UsageError
+from bmq.protocol.machine import Machine, Transition
 from bmq.workers._consume import feed, idle_consumer_of, open_dead_letters
 from bmq.workers._dependencies import HandlerContext, S, app_dependencies, checked_state
-from bmq.workers._life import Life, LifeInput, LifeState
-from bmq.workers._middleware import Middleware
-from bmq.workers._options import OnError, member_of
+from bmq.workers._options import Middleware, OnError, member_of
 from bmq.workers._registry import Registrar, Registration, Registry, Router
 from bmq.workers._results import Publisher
 from bmq.workers._retry import Clock, checked_clock
@@ -42,9 +43,91 @@ from bmq.workers._sweeper import Sweeper
 from bmq.workers._workers import settled
 from bmq.workers.probe import Metrics, Probe, address_of, worst
 
-__all__ = ["App"]
+__all__ = ["App", "Life", "LifeState"]
 
 logger = Log("bmq.workers")
+
+# ---- The life of an app, as a table
+#
+# The problem: an app is stopped by signals, by handlers, by failures and by cancellation, also while it
+# connects, and a second stop means more than the first. An app and its parts (:meth:`bmq.App.include`) share
+# a single life: stopping a part stops all.
+#
+# Invariants:
+#
+# - Every question about the life is a question about the state: no flag stands beside the table.
+# - In STARTING a stop cancels the starting task. In RUNNING and DRAINING a stop cancels the tasks of the
+#   handlers. A handler's task finishes its messages after the first cancellation, and ends at the second.
+# - ENDED is the last input of every run, and leads to STOPPED: an app can run again.
+#
+# Rejected: a separate state for a stop in STARTING. The rest of the run is the same as in DRAINING: no new
+# work begins, and all sessions are closed.
+
+
+class LifeState(Enum):
+    """The states of an app."""
+
+    STOPPED = "does not run; handlers can be registered"
+    STARTING = "connects, opens queues, calls the startup functions"
+    RUNNING = "handlers are called"
+    DRAINING = "takes no more messages; running handlers finish"
+
+
+class LifeInput(Enum):
+    """The inputs of an app's state machine."""
+
+    RUN = "run or async with"
+    STARTED = "the tasks of the handlers exist"
+    STOP = "stop, a signal, a cancellation, or a handler that has ended"
+    ENDED = "everything is closed"
+
+
+_S, _I = LifeState, LifeInput
+
+
+class Life(Machine):
+    """The state of an app with its parts, and the tasks to be cancelled by a stop.
+
+    Attributes:
+        begun: set once all handlers get messages; None if no caller waits.
+    """
+
+    __slots__ = ("_tasks", "begun")
+
+    def __init__(self) -> None:
+        self.state = LifeState.STOPPED
+        self.begun: asyncio.Future[None] | None = None
+        self._tasks: tuple[asyncio.Task[Any], ...] = ()
+
+    def _keep(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        self._tasks = tuple(tasks)
+
+    def _cancel(self) -> None:
+        loop = asyncio.get_running_loop()
+        turn_of(loop).hold(loop)
+        for task in self._tasks:
+            task.cancel()
+
+    def _interrupt(self) -> None:
+        self._cancel()
+        self._tasks = ()  # the rest of the run closes what was opened
+
+    def _forget(self) -> None:
+        self._tasks, self.begun = (), None
+
+    TRANSITIONS: ClassVar[Mapping[tuple[Any, Any], Transition]] = {
+        (_S.STOPPED, _I.RUN): Transition(_keep, _S.STARTING),
+        (_S.STOPPED, _I.STOP): Transition(None, _S.STOPPED),
+        (_S.STARTING, _I.STARTED): Transition(_keep, _S.RUNNING),
+        (_S.STARTING, _I.STOP): Transition(_interrupt, _S.DRAINING),
+        (_S.STARTING, _I.ENDED): Transition(_forget, _S.STOPPED),
+        (_S.RUNNING, _I.STOP): Transition(_cancel, _S.DRAINING),
+        (_S.DRAINING, _I.STOP): Transition(_cancel, _S.DRAINING),
+        (_S.DRAINING, _I.ENDED): Transition(_forget, _S.STOPPED),
+    }
+
+
+# ---- The app
 
 # Seconds between two looks whether all handlers get messages, at the start.
 _LOOK_EVERY = 0.02

@@ -39,8 +39,7 @@ from bmq.client.typed import TypedMessage, typed_message
 from bmq.codecs import Codec, Property, Shape
 from bmq.codecs.fields import Field, property_reader
 from bmq.errors import UsageError
-from bmq.workers._middleware import Handler, Middleware, is_async, name_of
-from bmq.workers._options import OnUndecodable
+from bmq.workers._options import Handler, Middleware, OnUndecodable, is_async, name_of
 
 __all__ = [
     "ANY_STATE",

@@ -36,7 +36,7 @@ from bmq.wire.constants import MAX_PROPERTIES, PropertyType
 from bmq.wire.printable import described, printable
 from bmq.wire.properties import PropertyInput, PropertyValue
 from bmq.wire.uri import QueueUri
-from bmq.workers._blocking import BlockingCalls, own_context
+from bmq.workers._invoker import BlockingCalls, own_context
 from bmq.workers._options import HandlerOptions
 from bmq.workers._retry import Clock, Reject, RetryAfter
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 from bmq import _checks
 from bmq._dead_letters import DeadLetter, Failure
 from bmq._pace import checked_rate
+from bmq.client.attempt import Attempt, CallNext
 from bmq.client.consumer import Consumer, Subscription
 from bmq.client.keywords import ConsumerLimits
 from bmq.client.message import Message
@@ -21,7 +23,6 @@ from bmq.errors import Undecodable, UsageError
 from bmq.groups import Group
 from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.uri import QueueUri
-from bmq.workers._middleware import Middleware, check_middlewares, is_async, name_of
 from bmq.workers._retry import (
     DEFAULT_RETRY,
     Backoff,
@@ -40,19 +41,81 @@ __all__ = [
     "AckPolicy",
     "BatchBounds",
     "BatchConsumerOptions",
+    "Call",
     "ConsumerOptions",
     "GroupOf",
+    "Handler",
     "HandlerOptions",
     "Key",
+    "Middleware",
     "OnError",
     "OnUndecodable",
     "ResponderOptions",
     "check_elsewhere",
+    "check_middleware",
+    "check_middlewares",
     "for_group",
+    "is_async",
     "lane_of",
     "member_of",
+    "name_of",
     "undecided",
 ]
+
+# ---- Handlers and middlewares: their names and their kinds
+
+#: An async function, or a function to run in a thread.
+Handler: TypeAlias = Callable[[Message], object]
+
+
+def is_async(handler: Callable[..., object]) -> bool:
+    """Whether a handler is a coroutine function, or an object with an async ``__call__``."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+def name_of(handler: Callable[..., object]) -> str:
+    """Return the name of a handler for logs."""
+    name: str = getattr(handler, "__qualname__", "") or repr(handler)
+    return name.rpartition("<locals>.")[2]
+
+
+#: An async function of an attempt and of the rest of the attempt. The result is the result of the attempt.
+Middleware: TypeAlias = Callable[[Attempt, CallNext], Awaitable[Any]]
+
+#: The rest of an attempt.
+Call: TypeAlias = Callable[[Attempt], Awaitable[Any]]
+
+
+def check_middlewares(given: Iterable[Middleware] | None) -> tuple[Middleware, ...]:
+    """Return the checked middlewares.
+
+    Raises:
+        UsageError: an object is not an async function of two arguments.
+    """
+    if given is None:
+        return ()
+    found: list[Middleware] = _checks.items("middlewares", given, "async functions")
+    for each in found:
+        check_middleware(each)
+    return tuple(found)
+
+
+def check_middleware(given: object) -> None:
+    """Check a middleware.
+
+    Raises:
+        UsageError: the object is not an async function of two arguments.
+    """
+    wanted = "async def middleware(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> object"
+    if isinstance(given, type):
+        raise UsageError(
+            f"a middleware must be an async function, not the class {given.__name__}: give an object of the "
+            f"class with 'async def __call__', or {wanted}"
+        )
+    function: Callable[..., object] = _checks.function("a middleware", given, 2)
+    if not is_async(function):
+        raise UsageError(f"the middleware {name_of(function)} must be async: {wanted}")
+
 
 # ---- The options of handlers: one class for all ways to register a handler
 

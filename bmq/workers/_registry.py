@@ -20,16 +20,19 @@ from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
 from bmq.workers._dependencies import ANY_STATE, BATCH, HANDLER, HandlerPlan, Overrides, Role
-from bmq.workers._middleware import Middleware, check_middleware, check_middlewares, name_of
 from bmq.workers._options import (
     BatchBounds,
     BatchConsumerOptions,
     ConsumerOptions,
     GroupOf,
     HandlerOptions,
+    Middleware,
     ResponderOptions,
     check_elsewhere,
+    check_middleware,
+    check_middlewares,
     for_group,
+    name_of,
 )
 from bmq.workers._results import KeyOf, Output, Respond, Responder, Results
 from bmq.workers._retry import is_durable

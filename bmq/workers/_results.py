@@ -47,8 +47,7 @@ from bmq.workers._dependencies import (
     shown_type,
     target_of,
 )
-from bmq.workers._middleware import is_async, name_of
-from bmq.workers._options import AckPolicy, HandlerOptions
+from bmq.workers._options import AckPolicy, HandlerOptions, is_async, name_of
 from bmq.workers._retry import PartlyFailed
 
 __all__ = ["PUBLISHES", "KeyOf", "Output", "Publisher", "Respond", "Responder", "Results"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from bmq.workers._blocking import BlockingCalls
+from bmq.workers._invoker import BlockingCalls
 
 
 @pytest.fixture(autouse=True)

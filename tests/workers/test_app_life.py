@@ -9,7 +9,7 @@ import pytest
 
 import bmq
 from bmq.broker import Broker
-from bmq.workers._life import LifeState
+from bmq.workers._app import LifeState
 from tests.ports import reserved_port
 from tests.waiting import eventually
 from tests.workers.stage import seen_by
