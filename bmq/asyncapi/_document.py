@@ -31,7 +31,6 @@ from bmq._dead_letters import DeadLetter
 from bmq.client.address import parse_addresses
 from bmq.codecs import Shape
 from bmq.conventions import CANCEL, ERROR, REPLY_TO
-from bmq.subscriptions import subscriptions_for
 from bmq.workers import AckPolicy, App, Responder, RetryPolicy
 
 __all__ = ["document"]
@@ -127,7 +126,7 @@ class _Builder:
         registry = app._registry
         for each in registry.handlers:
             options = each.options
-            expressions = [str(found or "") for found in subscriptions_for(options.expression or None)]
+            expressions = options.expressions
             if expressions == _CANCELLED:
                 continue
             function: Any = each.handler

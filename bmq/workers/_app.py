@@ -40,7 +40,7 @@ from bmq.workers._results import Publisher
 from bmq.workers._retry import Clock, checked_clock
 from bmq.workers._status import Statuses, expect, status, workers_of
 from bmq.workers._sweeper import Sweeper
-from bmq.workers._workers import settled
+from bmq.workers._workers import settled, together
 from bmq.workers.probe import Metrics, Probe, address_of, worst
 
 __all__ = ["App", "Life", "LifeState"]
@@ -660,25 +660,16 @@ class App(Registrar, Generic[S]):
             task.add_done_callback(end_sweeping)
         tasks = [*feeding, *sweeping, *moving]
         self._life.fire(LifeInput.STARTED, tasks)
-        cancelled, begun = False, self._life.begun
+        begun = self._life.begun
         announcing = asyncio.create_task(self._announce(begun)) if begun is not None else None
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        except asyncio.CancelledError:
-            cancelled = True
-        finally:
+
+        def stop() -> None:
             if announcing is not None:
                 announcing.cancel()
-        if self._life.state is LifeState.RUNNING:
-            self.stop()
-        cancelled |= not await settled(tasks, None)
-        if cancelled:
-            raise asyncio.CancelledError
-        failures = [error for task in tasks if not task.cancelled() and (error := task.exception())]
-        for error in failures[1:]:
-            logger.error("a second handler ended too: %s", error)
-        if failures:
-            raise failures[0]
+            if self._life.state is LifeState.RUNNING:
+                self.stop()
+
+        await together(tasks, stop, asyncio.FIRST_EXCEPTION)
 
 
 async def _called(function: Callable[[], object]) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Concatenate, TypeAlias, TypeVar, Unpack, cast
 
@@ -21,21 +22,19 @@ from bmq.client.typed import TypedConsumer, TypedGroup, TypedMessage, TypedQueue
 from bmq.codecs import Shape
 from bmq.errors import UsageError
 from bmq.groups import Group
-from bmq.wire.uri import QueueUri
 from bmq.workers._dependencies import HandlerContext, HandlerPlan, app_dependencies
-from bmq.workers._failures import Quarantine, suspects_of
+from bmq.workers._failures import suspects_of
 from bmq.workers._invoker import Invoker
 from bmq.workers._options import (
     BatchBounds,
     ConsumerOptions,
     HandlerOptions,
-    check_elsewhere,
     for_group,
     lane_of,
 )
 from bmq.workers._results import Responder
-from bmq.workers._retry import Clock, LoopClock, check_durable, checked_clock
-from bmq.workers._workers import Workers, settled
+from bmq.workers._retry import Clock, LoopClock, checked_clock
+from bmq.workers._workers import Workers, together
 
 __all__ = ["consume", "feed", "idle_consumer_of", "open_dead_letters"]
 
@@ -178,9 +177,7 @@ async def consume(
             "queue.subscribe(...), or give the queue to consume(...)"
         )
     queue: Queue = whole if isinstance(whole, Queue) else whole.queue
-    origin = QueueUri.parse(queue.uri)
-    check_durable(chosen.policy, origin)
-    chosen.check_quarantine(origin)
+    chosen.check_queue(queue.uri)
     chosen, dead_letters = await open_dead_letters(chosen, queue)
 
     async def fed() -> None:
@@ -188,7 +185,12 @@ async def consume(
             if group is not None:
                 consumer = idle_consumer_of(group.queue)
             else:
-                consumer = chosen.subscribe(whole) if isinstance(whole, Queue) else whole
+                consumer = whole
+                if isinstance(whole, Queue):
+                    discarding = chosen.discard_unmatched
+                    consumer = whole.subscribe(
+                        chosen.expression, discard_unmatched=discarding, **chosen.limits
+                    )
             own = consumer is not whole
             how = (consumer, plan, chosen, dead_letters, context)
             await feed(*how, group=group, close=own, grace=grace, clock=clock)
@@ -274,33 +276,31 @@ async def feed(
         how = (invoke, options, dead_letters, clock or LoopClock(), pace)
         return Workers(consumer, *how, key=key, group=group)
 
-    try:
+    async with AsyncExitStack() as ending:
+        ending.callback(invoke.close)
         if group is not None:
-            try:
-                await group.open()
-                await workers_of(consumer).run(options.concurrency, grace, close=False)
-            finally:
-                await group.close()
+            ending.push_async_callback(group.close)
+            await group.open()
+            await workers_of(consumer).run(options.concurrency, grace, close=False)
             return
         feeding = Feeding(consumer)
-        try:
-            await consumer.open()
-            workers = workers_of(consumer)
-            if options.quarantine is None:
-                await workers.run(options.concurrency, grace, close=close)
-                return
-            suspects = feeding.add(suspects_of(consumer))
-            await suspects.open()
-            alone = workers_of(suspects, replace(options, batches=options.batches and BatchBounds(1, 0)))
-            for each in (workers, alone):
-                each.quarantine = Quarantine(options.quarantine, options.after, consumer.queue, invoke.name)
-            await _together(
-                workers.run(options.concurrency, grace, close=close), alone.run(1, grace, close=True)
-            )
-        finally:
-            feeding.close()
-    finally:
-        invoke.close()
+        ending.callback(feeding.close)
+        await consumer.open()
+        running = workers_of(consumer).run(options.concurrency, grace, close=close)
+        if options.quarantine is None:
+            await running
+            return
+        suspects = feeding.add(suspects_of(consumer))
+        await suspects.open()
+        one = options.batches and BatchBounds(1, 0)
+        alone = workers_of(suspects, replace(options, batches=one)).run(1, grace, close=True)
+        tasks = [asyncio.create_task(each) for each in (running, alone)]
+
+        def stop() -> None:
+            for task in tasks:
+                task.cancel()
+
+        await together(tasks, stop)
 
 
 def idle_consumer_of(queue: Queue) -> Consumer:
@@ -316,30 +316,10 @@ async def open_dead_letters(options: HandlerOptions, queue: Queue) -> tuple[Hand
     """
 
     async def opened(letters: DeadLetter) -> Queue:
-        check_elsewhere(QueueUri.parse(queue.uri), letters.queue)
-        if isinstance(letters.queue, Queue):
-            return letters.queue
-        return await queue.session.open_output(letters.queue)
+        given = letters.queue
+        return given if isinstance(given, Queue) else await queue.session.open_output(given)
 
     if options.quarantine is not None:
         options = replace(options, quarantine=DeadLetter(await opened(options.quarantine)))
     then = options.policy.then
     return options, await opened(then) if isinstance(then, DeadLetter) else None
-
-
-async def _together(*runs: Coroutine[Any, Any, None]) -> None:
-    """Run coroutines until the first one ends, and cancel the rest. Cancelling the call cancels all."""
-    tasks = [asyncio.create_task(run) for run in runs]
-    interrupted = False
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    except asyncio.CancelledError:
-        interrupted = True
-    for task in tasks:
-        task.cancel()
-    interrupted |= not await settled(tasks, None)
-    for task in tasks:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            raise error
-    if interrupted:
-        raise asyncio.CancelledError

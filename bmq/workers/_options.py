@@ -13,7 +13,7 @@ from bmq import _checks
 from bmq._dead_letters import DeadLetter, Failure
 from bmq._pace import checked_rate
 from bmq.client.attempt import Attempt, CallNext
-from bmq.client.consumer import Consumer, Subscription
+from bmq.client.consumer import Subscription
 from bmq.client.keywords import ConsumerLimits
 from bmq.client.message import Message
 from bmq.client.queue import Queue
@@ -268,9 +268,17 @@ class HandlerOptions:
         given = (self.expression, *self.limits.values())
         return self.discard_unmatched or any(each is not None for each in given)
 
-    def subscribe(self, queue: Queue) -> Consumer:
-        """Return a consumer of a queue, with the subscription and its limits."""
-        return queue.subscribe(self.expression, discard_unmatched=self.discard_unmatched, **self.limits)
+    @property
+    def expressions(self) -> list[str]:
+        """The expressions of the subscription: a broker merges equal expressions.
+
+        Raises:
+            InvalidExpression: the subscription is not legal.
+        """
+        wanted = self.expression
+        if isinstance(wanted, str):
+            wanted = str.__str__(wanted) or None
+        return [str(each or "") for each in subscriptions_for(wanted)]
 
     def check_queue(self, queue: str) -> QueueUri:
         """Check the options that depend on the queue, and the limits; return the URI of the queue.
@@ -282,22 +290,14 @@ class HandlerOptions:
         """
         uri = QueueUri.parse(queue)
         check_durable(self.policy, uri)
-        wanted = self.expression
-        if isinstance(wanted, str):
-            wanted = str.__str__(wanted) or None
-        subscriptions_for(wanted)
+        self.expressions  # noqa: B018  # raises if the subscription is not legal
         if isinstance(self.policy.then, DeadLetter):
             check_elsewhere(uri, self.policy.then.queue)
-        self.check_quarantine(uri)
         self.definition  # noqa: B018  # raises if a limit is out of range
+        self._check_quarantine(uri)
         return uri
 
-    def check_quarantine(self, uri: QueueUri) -> None:
-        """Check the quarantine of the messages of a queue.
-
-        Raises:
-            UsageError: a quarantine is impossible.
-        """
+    def _check_quarantine(self, uri: QueueUri) -> None:
         _checks.integer("after", self.after, 1, _checks.INT32_MAX)
         if self.quarantine is None:
             return

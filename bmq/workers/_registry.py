@@ -16,7 +16,6 @@ from bmq.codecs import Codec, Shape
 from bmq.conventions import CANCEL, delay_queue_of
 from bmq.delays import check_due
 from bmq.errors import InvalidURI, StateError, UsageError
-from bmq.subscriptions import ExpressionInput, subscriptions_for
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
 from bmq.workers._dependencies import ANY_STATE, BATCH, HANDLER, HandlerPlan, Overrides, Role
@@ -165,14 +164,14 @@ class Registry:
         """
         uri = options.check_queue(self.uri_of(queue))
         options.check_handler(handler, plan)
-        text = _text_of(options.expression)
+        expressions = options.expressions
         for each in self.handlers:
             if each.uri == uri and (each.group or group) is not None:
                 raise UsageError(
                     f"{plan.name} and {each.plan.name} would share the messages of {uri}, which is the queue "
                     "of a group: a group has one handler"
                 )
-            if each.uri != uri or _text_of(each.options.expression) != text:
+            if each.uri != uri or each.options.expressions != expressions:
                 continue
             if each.handler == handler:
                 raise UsageError(
@@ -257,14 +256,6 @@ class Registry:
             found += [aside.queue for aside in letters if isinstance(aside, DeadLetter)]
         found += [options["dead_letters"] for options in self.waiting.values() if options is not None]
         return list(dict.fromkeys(QueueUri.parse(uri).canonical for uri in found if isinstance(uri, str)))
-
-
-def _text_of(expression: ExpressionInput) -> list[str]:
-    """Return the expressions of an expression: a broker merges equal expressions."""
-    return [
-        str(each or "")
-        for each in subscriptions_for(expression or None if isinstance(expression, str) else expression)
-    ]
 
 
 def check_hook(function: Callable[[], object]) -> None:

@@ -12,9 +12,7 @@ from bmq import _checks
 from bmq._checks import INT32_MAX
 from bmq._dead_letters import DeadLetter, Failure, GiveUp, Poison, guid_of, integer_of, origin_of
 from bmq._log_limit import LogLimit
-from bmq._logging import Log
 from bmq.client.message import Message
-from bmq.client.queue import Queue
 from bmq.conventions import ATTEMPTS, ERROR, ORIGIN, derived_guid
 from bmq.errors import Error, ProtocolError, UsageError
 from bmq.protocol.deadlines import backoff
@@ -27,7 +25,6 @@ __all__ = [
     "DEFAULT_RETRY",
     "Backoff",
     "Clock",
-    "DelayedRetries",
     "LoopClock",
     "NoRetry",
     "NoRetryOn",
@@ -39,6 +36,8 @@ __all__ = [
     "check_durable",
     "checked_clock",
     "is_durable",
+    "post_again",
+    "put_off",
 ]
 
 # ---- The clock of the workers. Tests replace the clock to avoid waiting
@@ -372,8 +371,6 @@ DEFAULT_RETRY = Backoff(every=1.0, factor=2.0, retries=4, no_retry=same_again)
 
 # ---- Durable retries: the message waits in the delay queue until the next attempt
 
-logger = Log("bmq.workers")
-
 
 def is_durable(policy: RetryPolicy) -> bool:
     """Whether messages wait in the broker between attempts."""
@@ -409,54 +406,50 @@ def attempts_so_far(message: Message, policy: RetryPolicy) -> int:
     return attempts if most is None else min(attempts, int(most))
 
 
-class DelayedRetries:
-    """Delays the messages of one queue until a later attempt, by any worker.
+async def post_again(
+    message: Message, added: dict[str, PropertyInput], *names: str, delay: float | None = None
+) -> None:
+    """Post a message to its queue again; a repeated call posts the same message.
 
     Args:
-        queue: source and destination of the messages.
+        message: the message.
+        added: further properties.
+        names: tell repeated posts of a message apart.
+        delay: seconds until the queue receives the message; None to post it at once.
     """
+    properties = {**message.properties.typed(), **added, ORIGIN: origin_of(message)}
+    output = await message.consumer.queue.session.open_output(message.queue_uri)
+    guid = derived_guid(message.guid, message.queue_uri, *names)
+    await output.post(message.data, properties=properties, guid=guid, delay=delay)
 
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self._log = LogLimit(logger)
-        self._destination = QueueUri.parse(queue.uri).canonical
 
-    async def put_off(self, failure: Failure) -> bool:
-        """Post a message to the delay queue, due at its next attempt, and confirm the message.
+async def put_off(failure: Failure, log: LogLimit) -> bool:
+    """Post a message to the delay queue, due at its next attempt, and confirm the message.
 
-        Returns:
-            True if the message was posted and confirmed. If False, the message is still here, and the log has
-            the reason.
+    Returns:
+        True if the message was posted and confirmed. If False, the message is still here, and the log has the
+        reason.
 
-        After a cancellation the message may or may not be in the delay queue; a repeated call posts the same
-        message.
-        """
-        message = failure.message
-        assert failure.retry_in is not None
-        tried = failure.attempt - isinstance(failure.error, RetryAfter)
-        try:
-            properties: dict[str, PropertyInput] = {
-                **message.properties.typed(),
-                ATTEMPTS: PropertyValue(PropertyType.INT32, tried),
-                ERROR: error_text(failure.error),
-                ORIGIN: origin_of(message),
-            }
-            output = await self._queue.session.open_output(self._destination)
-            await output.post(
-                message.data,
-                properties=properties,
-                guid=derived_guid(message.guid, message.queue_uri, "attempt", str(failure.attempt)),
-                delay=failure.retry_in,
-            )
-        except Error as error:
-            self._log.warning(
-                type(error).__name__,
-                "message %s of %s cannot wait in %s, and waits in the worker for its next attempt: %s",
-                message.guid,
-                message.queue_uri,
-                self._queue.delay_queue_uri,
-                described(error),
-            )
-            return False
-        message.confirm()
-        return True
+    After a cancellation the message may or may not be in the delay queue; a repeated call posts the same
+    message.
+    """
+    message = failure.message
+    tried = failure.attempt - isinstance(failure.error, RetryAfter)
+    try:
+        added: dict[str, PropertyInput] = {
+            ATTEMPTS: PropertyValue(PropertyType.INT32, tried),
+            ERROR: error_text(failure.error),
+        }
+        await post_again(message, added, "attempt", str(failure.attempt), delay=failure.retry_in)
+    except Error as error:
+        log.warning(
+            ("put off", type(error)),
+            "message %s of %s cannot wait in %s, and waits in the worker for its next attempt: %s",
+            message.guid,
+            message.queue_uri,
+            message.consumer.queue.delay_queue_uri,
+            described(error),
+        )
+        return False
+    message.confirm()
+    return True

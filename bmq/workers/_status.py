@@ -222,6 +222,8 @@ def status(*consumers: Consumer) -> Statuses:
     return Statuses(_status(each, workers_of(each)) for each in consumers)
 
 
+# The attributes that are those of Progress.
+_COUNTS = ("handler", "handling", "failing", "handled", "attempts_failed", "given_up", "hung")
 _LOST = frozenset({SessionState.STARTING, SessionState.RECONNECTING, SessionState.DRAINING_LOST})
 
 
@@ -237,18 +239,12 @@ def _status(consumer: Consumer, workers: Workers | None) -> SubscriberStatus:
     return SubscriberStatus(
         queue=consumer.queue.uri,
         subscription=" | ".join(filter(None, consumer.expressions)),
-        handler=progress.handler,
         state=state,
         waiting=consumer.buffered,
         unconfirmed=consumer.stats().unconfirmed,
         limit=consumer.options.max_unconfirmed_messages,
-        handling=progress.handling,
-        failing=progress.failing,
         left=workers.left if workers is not None else 0,
-        handled=progress.handled,
-        attempts_failed=progress.attempts_failed,
-        given_up=progress.given_up,
-        hung=progress.hung,
+        **{name: getattr(progress, name) for name in _COUNTS},
     )
 
 

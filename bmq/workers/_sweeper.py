@@ -147,13 +147,9 @@ class Sweeper:
         _checks.choice("session", session, Session)
         aside = self._put_aside
         if isinstance(aside, str):
-            aside = await session.open_queue(aside, write=True)
-        try:
-            while True:
-                await self._hold(session, aside)
-        finally:
-            if aside is not None and aside is not self._put_aside:
-                await aside.close()
+            aside = await session.open_output(aside)
+        while True:
+            await self._hold(session, aside)
 
     async def _hold(self, session: Session, aside: Queue | None) -> None:
         """Sweep until the held messages are due to be returned."""
@@ -219,37 +215,29 @@ class Sweeper:
 
     async def _put(self, messages: list[Message], aside: Queue, consumer: Consumer) -> None:
         """Post messages to another queue, and confirm the stored messages."""
-        letter, reason = (
-            DeadLetter(aside),
-            Unclaimed(f"no other subscription of {self.queue} took the message"),
-        )
-        results = await asyncio.gather(
-            *[
-                letter.post(Failure(each, reason, 0, None, "sweeper"), aside, asyncio.sleep)
-                for each in messages
-            ],
-            return_exceptions=True,
-        )
-        kept: list[Message] = []
-        errors: list[BaseException] = []
-        for message, result in zip(messages, results, strict=True):
-            if result is None:
-                self._held.pop(message.guid, None)
-                self._done += 1
-                message.confirm()
-            elif isinstance(result, Error):
-                kept.append(message)
-                errors.append(result)
-            else:
-                raise result
-        if errors:
-            self._failed += len(errors)
+        letter = DeadLetter(aside)
+        reason = Unclaimed(f"no other subscription of {self.queue} took the message")
+
+        async def put(message: Message) -> Error | None:
+            try:
+                await letter.post(Failure(message, reason, 0, None, "sweeper"), aside, asyncio.sleep)
+            except Error as error:
+                return error
+            self._held.pop(message.guid, None)
+            self._done += 1
+            message.confirm()
+            return None
+
+        errors = await asyncio.gather(*map(put, messages))
+        kept = [message for message, error in zip(messages, errors, strict=True) if error is not None]
+        if kept:
+            self._failed += len(kept)
             logger.error(
                 "%d messages of %s could not be put aside in %s, and stay with the sweeper: %s",
-                len(errors),
+                len(kept),
                 self.queue,
                 aside.uri,
-                errors[0],
+                next(filter(None, errors)),
                 extra={"queue": self.queue},
             )
             self._keep(kept, consumer)

@@ -42,17 +42,17 @@ from bmq.workers._options import AckPolicy, BatchBounds, HandlerOptions, undecid
 from bmq.workers._retry import (
     Backoff,
     Clock,
-    DelayedRetries,
     LoopClock,
     PartlyFailed,
     Reject,
     RetryAfter,
     attempts_so_far,
     is_durable,
+    put_off,
 )
 from bmq.workers._status import Progress, watched
 
-__all__ = ["Workers", "settled"]
+__all__ = ["Workers", "settled", "together"]
 
 logger = Log("bmq.workers")
 
@@ -434,12 +434,9 @@ class Workers:
 
     Attributes:
         progress: counts of the workers, past and present.
-        quarantine: counts the deaths of redelivered messages; None to handle these like new messages.
         stopping: whether no more messages are taken.
         durable: whether failed messages wait in the delay queue.
     """
-
-    quarantine: Quarantine | None = None
 
     def __init__(
         self,
@@ -468,7 +465,9 @@ class Workers:
         self._limit = LogLimit(logger, clock=clock.time)
         self._left = Left(consumer, invoke.name, logger, _REMEDY, clock.sleep, clock.time)
         self.durable = is_durable(retry)
-        self._later = DelayedRetries(consumer.queue) if self.durable else None
+        self._quarantine: Quarantine | None = None
+        if options.quarantine is not None:
+            self._quarantine = Quarantine(options.quarantine, options.after, invoke.name)
         # Maximum age of a message in seconds, if known.
         self._life = retry.give_up_after if isinstance(retry, Backoff) else None
         # Set while new messages may be handled; None if failed messages do not block them.
@@ -675,7 +674,7 @@ class Workers:
         ready, pop = source.ready, source.pop
         left, skipped = self._left.left, self._left.skipped
         paced = self._pace is not None or self._calm is not None
-        alarm, blocking, quarantine = worker.alarm, invoke.blocking, self.quarantine
+        alarm, blocking, quarantine = worker.alarm, invoke.blocking, self._quarantine
         cancelling = worker.task.cancelling
         now = None if type(self.clock) is LoopClock else self.clock.time
         item: Any  # a message, if there is a direct handler
@@ -827,9 +826,9 @@ class Workers:
                 return None  # redelivered to the next owner of the bucket, perhaps this member
             if not self._group.holds(message):
                 return _LEASE_LOOK
-        if self.quarantine is not None and not work.counted:
+        if self._quarantine is not None and not work.counted:
             work.counted = True
-            await self._quarantined(worker, work, self.quarantine)
+            await self._quarantined(worker, work, self._quarantine)
         if self._batches and work.values is None:
             await self._decode(worker, work)
         if self._ack is AckPolicy.ON_RECEIPT:
@@ -1018,7 +1017,7 @@ class Workers:
                 await self._give_up(worker, failure)
                 if self._group is not None and not message.confirmed:
                     delay = _HOLD
-            elif self._later is not None and await self._later.put_off(failure):
+            elif self.durable and await put_off(failure, self._limit):
                 delay = None  # the message is redelivered
                 progress.gone += 1
             if delay is not None:
@@ -1169,6 +1168,35 @@ def _forget(task: asyncio.Task[None]) -> None:
     _abandoned.discard(task)
     if not task.cancelled():
         task.exception()
+
+
+async def together(
+    tasks: list[asyncio.Task[None]], stop: Callable[[], None], until: str = asyncio.FIRST_COMPLETED
+) -> None:
+    """Wait for tasks until one ends, stop the others, and wait for all.
+
+    Args:
+        tasks: the tasks.
+        stop: stops the other tasks; also called when this call is cancelled.
+        until: a constant of :func:`asyncio.wait`.
+
+    Raises:
+        BaseException: the first exception of a task.
+    """
+    interrupted = False
+    try:
+        await asyncio.wait(tasks, return_when=until)
+    except asyncio.CancelledError:
+        interrupted = True
+    stop()
+    interrupted |= not await settled(tasks, None)
+    if interrupted:
+        raise asyncio.CancelledError
+    failures = [error for task in tasks if not task.cancelled() and (error := task.exception())]
+    for error in failures[1:]:
+        logger.error("a second handler ended too: %s", error)
+    if failures:
+        raise failures[0]
 
 
 async def settled(

@@ -104,7 +104,7 @@ async def test_count_of_deaths_in_a_message_is_checked(
 ) -> None:
     letters = await bmq_session.open_queue(bmq_new_queue_uri(), write=True)
     queue, message = await redelivered(bmq_session, bmq_connect, bmq_queue_uri, properties)
-    quarantine = Quarantine(bmq.DeadLetter(letters), 3, queue, "a test")
+    quarantine = Quarantine(bmq.DeadLetter(letters), 3, "a test")
     assert await quarantine.took(message, asyncio.sleep) is (count is not None)
     assert message.confirmed is (count is not None)
     if count is not None:
