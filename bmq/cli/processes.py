@@ -177,78 +177,6 @@ class Child:
 # ---- in the supervisor
 
 
-class _Process:
-    """A running process.
-
-    Attributes:
-        pid: number of the process in the operating system.
-        hello: result is the first line of the process; the default values if the process has ended before.
-        started: result is whether the app has started; False if the process has ended before.
-        ended: task whose result is the exit status; negative for a signal.
-    """
-
-    def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        self.pid = process.pid
-        self.hello: asyncio.Future[_Hello] = loop.create_future()
-        self.started: asyncio.Future[bool] = loop.create_future()
-        self._process = process
-        self.ended = asyncio.create_task(self._end(channel), name=f"wait for {self.pid}")
-
-    @classmethod
-    async def start(cls, command: list[str], number: int) -> _Process:
-        """Start a process.
-
-        Raises:
-            OSError: the process cannot be started.
-        """
-        ours, theirs = socket.socketpair()
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, NUMBER: str(number), _DESCRIPTOR: str(theirs.fileno())},
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        except BaseException:  # a cancellation too: the closed socket stops a process that has started
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        return cls(process, ours)
-
-    @property
-    def grace(self) -> float:
-        """Seconds for the stop of the app."""
-        return self.hello.result().grace if self.hello.done() else _GRACE
-
-    def signal(self, number: int) -> None:
-        """Send a signal; no effect after the end."""
-        with suppress(ProcessLookupError):
-            self._process.send_signal(number)
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        if hello := await reader.readline():
-            self.hello.set_result(msgspec.json.decode(hello, type=_Hello))
-        if await reader.readline():
-            self.started.set_result(True)
-
-    async def _end(self, channel: socket.socket) -> int:
-        reader, writer = await asyncio.open_unix_connection(sock=channel)
-        listening = asyncio.create_task(self._listen(reader), name=f"listen to {self.pid}")
-        status = await self._process.wait()
-        # The last lines are in the socket. A program that the process has started may keep it open.
-        await asyncio.wait([listening], timeout=1.0)
-        listening.cancel()
-        writer.close()
-        if not self.hello.done():
-            self.hello.set_result(_Hello())
-        if not self.started.done():
-            self.started.set_result(False)
-        return status
-
-
 async def _get(uri: str, path: str) -> _Answer:
     """Return a page of a process; None from a process that does not answer in time."""
     address = urlsplit(uri)
@@ -274,14 +202,16 @@ class _State(Enum):
     FINISHED = "finished"
 
 
-class _Slot:
-    """A numbered place for a process, over all restarts.
+class _Process:
+    """A numbered process of the app, over all restarts.
 
     Attributes:
         number: number from 1.
         state: present state.
         since: start of the state, in UTC.
-        process: present process, or the last one.
+        child: present process, or the last one.
+        hello: first line of the present process; None before the line.
+        begun: whether the app of the present process has started.
         settled: set while no process is starting or stopping.
         failures: failures in a row.
         why: reason of the latest failure.
@@ -293,7 +223,9 @@ class _Slot:
         self.number = number
         self.state = _State.STARTING
         self.since = _world.now()
-        self.process: _Process | None = None
+        self.child: asyncio.subprocess.Process | None = None
+        self.hello: _Hello | None = None
+        self.begun = False
         self.failures = self.restarts = 0
         self.why = ""
         self.recycled = asyncio.Event()
@@ -302,12 +234,7 @@ class _Slot:
     @property
     def name(self) -> str:
         """The name in log lines."""
-        return f"process {self.number}" + (f" (pid {self.process.pid})" if self.process is not None else "")
-
-    @property
-    def alive(self) -> _Process | None:
-        """The process, until its end."""
-        return self.process if self.process is not None and not self.process.ended.done() else None
+        return f"process {self.number}" + (f" (pid {self.child.pid})" if self.child is not None else "")
 
     def enter(self, state: _State) -> None:
         """Change the state."""
@@ -318,20 +245,31 @@ class _Slot:
         else:
             self.settled.set()
 
+    @property
+    def alive(self) -> asyncio.subprocess.Process | None:
+        """The process, until its end."""
+        return self.child if self.child is not None and self.child.returncode is None else None
+
+    def signal(self, number: int) -> None:
+        """Send a signal; no effect after the end."""
+        if self.alive is not None:
+            with suppress(ProcessLookupError):
+                self.alive.send_signal(number)
+
     async def ask(self, path: str) -> _Answer:
         """Ask the process about a page."""
-        process = self.process
-        if process is None or not process.hello.done() or (uri := process.hello.result().uri) is None:
+        hello = self.hello
+        if hello is None or hello.uri is None:
             return _UNASKED
-        answer = await _get(uri, path)
-        return answer if self.process is process else _UNASKED
+        answer = await _get(hello.uri, path)
+        return answer if self.hello is hello else _UNASKED
 
     def condition(self, answer: _Answer) -> dict[str, Any]:
         """Return the part of this process in /readyz."""
         since = self.since.isoformat(timespec="milliseconds")
         condition: dict[str, Any] = {
             "process": self.number,
-            "pid": self.process.pid if self.process is not None else None,
+            "pid": self.child.pid if self.child is not None else None,
             "state": self.state.value,
             "restarts": self.restarts,
             "ready": self.state is _State.FINISHED,
@@ -396,7 +334,7 @@ class Supervisor:
         self._health = health
         self._changes = changes
         self._pauses = pauses or Pauses()
-        self._slots = [_Slot(number) for number in range(1, processes + 1)]
+        self._processes = [_Process(number) for number in range(1, processes + 1)]
         self._served: dict[int, tuple[str, int]] = {} if health is None else {0: health}
         self._serving = AsyncExitStack()
         # Restarts of all processes, one after another.
@@ -429,7 +367,7 @@ class Supervisor:
                         await self._serve(0, self._health)
                     reloading = asyncio.create_task(self._reload())
                     try:
-                        await asyncio.gather(*(self._keep(slot) for slot in self._slots))
+                        await asyncio.gather(*(self._keep(process) for process in self._processes))
                     finally:
                         beside = [task for task in (reloading, self._rolling) if task is not None]
                         for task in beside:
@@ -455,9 +393,8 @@ class Supervisor:
                 loop.remove_signal_handler(each)
 
     def _kill(self) -> None:
-        for slot in self._slots:
-            if slot.alive is not None:
-                slot.alive.signal(signal.SIGKILL)
+        for process in self._processes:
+            process.signal(signal.SIGKILL)
 
     def _fail(self, status: int) -> None:
         """Stop the processes because of a failure."""
@@ -466,92 +403,121 @@ class Supervisor:
 
     # ---- processes
 
-    async def _keep(self, slot: _Slot) -> None:
-        """Run the processes of a slot, each after the end of the previous process."""
+    async def _keep(self, process: _Process) -> None:
+        """Run a process, again and again."""
         while not self._stopping():
-            slot.recycled.clear()
+            process.recycled.clear()
             began = _world.monotonic()
-            status = await self._run_one(slot)
+            status = await self._run_one(process)
             if self._stopping():
-                self._note_end(slot, status)
+                self._note_end(process, status)
                 return
-            if slot.recycled.is_set():
-                slot.restarts += 1
+            if process.recycled.is_set():
+                process.restarts += 1
                 continue
             if status == ExitStatus.OK:
-                logger.info("%s has finished", slot.name)
-                slot.enter(_State.FINISHED)
+                logger.info("%s has finished", process.name)
+                process.enter(_State.FINISHED)
                 return
             if _world.monotonic() - began >= self._pauses.stable:
-                slot.failures = 0
+                process.failures = 0
             if status is not None:
-                slot.why = f"{slot.name} {_ended(status)}"
-            if status in _ORDERLY and slot.process is not None and slot.process.started.result():
-                logger.info("%s; restarting now", slot.why)  # an operator has stopped the process
-                slot.restarts += 1
+                process.why = f"{process.name} {_ended(status)}"
+            if status in _ORDERLY and process.begun:
+                logger.info("%s; restarting now", process.why)  # an operator has stopped the process
+                process.restarts += 1
                 continue
-            slot.failures += 1
-            if not self._proven and self._changes is None and all(each.failures for each in self._slots):
-                logger.error("%s; no process could start, giving up", slot.why)
+            process.failures += 1
+            if not self._proven and self._changes is None and all(each.failures for each in self._processes):
+                logger.error("%s; no process could start, giving up", process.why)
                 self._fail(status if status is not None and status > 0 else ExitStatus.FAILED)
                 return
-            await self._pause(slot)
-            slot.restarts += 1
+            await self._pause(process)
+            process.restarts += 1
 
-    async def _run_one(self, slot: _Slot) -> int | None:
+    async def _run_one(self, process: _Process) -> int | None:
         """Run a process, and return its exit status; None if it cannot be started."""
-        slot.enter(_State.STARTING)
-        slot.process = None
-        try:
-            process = slot.process = await _Process.start(self._command, slot.number)
-        except OSError as error:
-            slot.why = f"process {slot.number} cannot be started: {error}"
-            return None
+        process.enter(_State.STARTING)
+        process.child = process.hello = None
+        process.begun = False
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                child = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, NUMBER: str(process.number), _DESCRIPTOR: str(theirs.fileno())},
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            except BaseException as error:
+                ours.close()  # after a cancellation, this stops a process that has started
+                if not isinstance(error, OSError):
+                    raise
+                process.why = f"process {process.number} cannot be started: {error}"
+                return None
+        process.child = child
         if self._stopping():  # while the process was being started
-            self._end_process(slot, signal.SIGTERM)
-        await self._serve_app(slot, await asyncio.shield(process.hello))
-        if await asyncio.shield(process.started):
-            self._proven = True
-            if slot.state is _State.STARTING:
-                slot.enter(_State.RUNNING)
-                logger.info("%s is ready and receives messages", slot.name)
-        return await asyncio.shield(process.ended)
+            self._end_process(process, signal.SIGTERM)
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        listening = asyncio.create_task(self._listen(process, reader), name=f"listen to {child.pid}")
+        try:
+            status = await child.wait()
+            # The last lines are in the socket. A program that the process has started may keep it open.
+            await asyncio.wait([listening], timeout=1.0)
+        finally:
+            listening.cancel()
+            writer.close()
+        return status
 
-    async def _pause(self, slot: _Slot) -> None:
+    async def _listen(self, process: _Process, reader: asyncio.StreamReader) -> None:
+        """Read the lines of a process."""
+        if hello := await reader.readline():
+            process.hello = msgspec.json.decode(hello, type=_Hello)
+            await self._serve_app(process, process.hello.addresses)
+        if await reader.readline():
+            process.begun = self._proven = True
+            if process.state is _State.STARTING:
+                process.enter(_State.RUNNING)
+                logger.info("%s is ready and receives messages", process.name)
+
+    async def _pause(self, process: _Process) -> None:
         """Wait before a restart."""
         pauses = self._pauses
         pause: float | None = None
         if self._changes is not None:
-            logger.warning("%s; waiting for a change", slot.why)
+            logger.warning("%s; waiting for a change", process.why)
         else:
-            pause = backoff(slot.failures - 1, pauses.first, pauses.longest) if slot.failures > 1 else 0.0
-            logger.warning("%s; restarting %s", slot.why, f"in {pause:g} s" if pause else "now")
-        slot.enter(_State.WAITING)
+            pause = (
+                backoff(process.failures - 1, pauses.first, pauses.longest) if process.failures > 1 else 0.0
+            )
+            logger.warning("%s; restarting %s", process.why, f"in {pause:g} s" if pause else "now")
+        process.enter(_State.WAITING)
         try:
             async with asyncio.timeout(pause):
-                await slot.recycled.wait()
+                await process.recycled.wait()
         except TimeoutError:
             pass
 
-    def _note_end(self, slot: _Slot, status: int | None) -> None:
+    def _note_end(self, process: _Process, status: int | None) -> None:
         """Take the exit status of a process after a request to stop."""
         if status is None or status in _ORDERLY or self._signals > _REQUESTS:
             return
-        logger.warning("%s, in the shutdown: %s", slot.name, _ended(status))
+        logger.warning("%s, in the shutdown: %s", process.name, _ended(status))
         status = status if status > 0 else ExitStatus.FAILED
         self._status = ExitStatus.FAILED if self._status not in (ExitStatus.OK, status) else status
 
-    def _end_process(self, slot: _Slot, number: int) -> None:
-        """Ask the process of a slot to stop, or end the pause of the slot."""
-        slot.recycled.set()
-        process = slot.alive
-        if process is not None:
-            slot.enter(_State.STOPPING)
+    def _end_process(self, process: _Process, number: int) -> None:
+        """Ask a process to stop, or end the pause before its start."""
+        process.recycled.set()
+        child = process.alive
+        if child is not None:
+            process.enter(_State.STOPPING)
             process.signal(number)
-            delay = process.grace + self._pauses.forced
-            asyncio.get_running_loop().call_later(delay, _force, process, delay, slot.name)
-        elif slot.state is _State.WAITING:
-            slot.enter(_State.STARTING)
+            delay = self._pauses.forced + (_GRACE if process.hello is None else process.hello.grace)
+            asyncio.get_running_loop().call_later(delay, _force, process, child, delay)
+        elif process.state is _State.WAITING:
+            process.enter(_State.STARTING)
 
     # ---- signals and changes
 
@@ -569,8 +535,8 @@ class Supervisor:
         if self._first is None:
             self._first = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
         other = signal.SIGTERM if self._first == signal.SIGINT else signal.SIGINT
-        for slot in self._slots:
-            self._end_process(slot, self._first if self._signals == 1 else other)
+        for process in self._processes:
+            self._end_process(process, self._first if self._signals == 1 else other)
 
     def _hang_up(self, number: int) -> None:
         """Restart the processes, each after the start of the previous process."""
@@ -579,12 +545,12 @@ class Supervisor:
 
     async def _roll(self) -> None:
         logger.info("SIGHUP: restarting the processes one after another")
-        for slot in self._slots:
-            if slot.state is not _State.FINISHED:
-                self._end_process(slot, signal.SIGTERM)
-                await slot.settled.wait()
-                if slot.state is not _State.RUNNING:
-                    logger.error("process %d does not start again; the other processes stay", slot.number)
+        for process in self._processes:
+            if process.state is not _State.FINISHED:
+                self._end_process(process, signal.SIGTERM)
+                await process.settled.wait()
+                if process.state is not _State.RUNNING:
+                    logger.error("process %d does not start again; the other processes stay", process.number)
                     return
         logger.info("all processes have restarted")
 
@@ -593,15 +559,15 @@ class Supervisor:
             return
         async for path in self._changes:
             logger.info("%s has changed, restarting", path)
-            for slot in self._slots:
-                slot.failures = 0
-                self._end_process(slot, signal.SIGTERM)
+            for process in self._processes:
+                process.failures = 0
+                self._end_process(process, signal.SIGTERM)
 
     # ---- health and metrics
 
-    async def _serve_app(self, slot: _Slot, hello: _Hello) -> None:
+    async def _serve_app(self, process: _Process, addresses: list[tuple[str, int]]) -> None:
         """Serve the addresses of the app."""
-        for probe, address in enumerate(hello.addresses):
+        for probe, address in enumerate(addresses):
             if probe not in self._served:
                 self._served[probe] = address
                 try:
@@ -613,7 +579,7 @@ class Supervisor:
             elif self._served[probe] != address:
                 logger.warning(
                     "process %d names %s:%d for health, and another process %s:%d: the first counts",
-                    *(slot.number, *address, *self._served[probe]),
+                    *(process.number, *address, *self._served[probe]),
                 )
 
     async def _serve(self, probe: int, address: tuple[str, int]) -> None:
@@ -626,19 +592,19 @@ class Supervisor:
         pages = {"/livez": self._livez, "/readyz": self._readyz, "/metrics": self._metrics}
         if path not in pages:
             return HTTPStatus.NOT_FOUND, "the paths are /livez, /readyz and /metrics\n", TEXT_TYPE
-        answers = await asyncio.gather(*(slot.ask(f"/{probe}{path}") for slot in self._slots))
-        return pages[path](list(zip(self._slots, answers, strict=True)))
+        answers = await asyncio.gather(*(process.ask(f"/{probe}{path}") for process in self._processes))
+        return pages[path](list(zip(self._processes, answers, strict=True)))
 
-    def _livez(self, answers: list[tuple[_Slot, _Answer]]) -> Page:
+    def _livez(self, answers: list[tuple[_Process, _Answer]]) -> Page:
         awake = (_State.STARTING, _State.RUNNING)
-        silent = [slot.number for slot, answer in answers if answer is None and slot.state in awake]
+        silent = [process.number for process, answer in answers if answer is None and process.state in awake]
         if not silent:
             return HTTPStatus.OK, "alive\n", TEXT_TYPE
         lines = "".join(f"process {number} does not answer\n" for number in silent)
         return HTTPStatus.SERVICE_UNAVAILABLE, lines, TEXT_TYPE
 
-    def _readyz(self, answers: list[tuple[_Slot, _Answer]]) -> Page:
-        found = [slot.condition(answer) for slot, answer in answers]
+    def _readyz(self, answers: list[tuple[_Process, _Answer]]) -> Page:
+        found = [process.condition(answer) for process, answer in answers]
         ready = all(each["ready"] for each in found)
         degraded = ready and any(each["degraded"] for each in found)
         alike = [each["since"] for each in found if (each["ready"], each["degraded"]) == (ready, degraded)]
@@ -657,9 +623,9 @@ class Supervisor:
         status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
         return status, json.dumps(answer, indent=1) + "\n", "application/json"
 
-    def _metrics(self, answers: list[tuple[_Slot, _Answer]]) -> Page:
+    def _metrics(self, answers: list[tuple[_Process, _Answer]]) -> Page:
         """Join the metrics of all processes; each sample has the label ``process``."""
-        states = [slot.state for slot in self._slots]
+        states = [process.state for process in self._processes]
         restarts = "bmq_process_restarts_total"
         lines = [
             "# HELP bmq_processes Processes by state",
@@ -667,11 +633,11 @@ class Supervisor:
             *(f'bmq_processes{{state="{state.value}"}} {states.count(state)}' for state in _State),
             f"# HELP {restarts} Restarts of a process",
             f"# TYPE {restarts} counter",
-            *(f'{restarts}{{process="{each.number}"}} {each.restarts}' for each in self._slots),
+            *(f'{restarts}{{process="{each.number}"}} {each.restarts}' for each in self._processes),
         ]
         # The lines of a metric, with its help and type once: Prometheus wants them together.
         families: dict[str, dict[str, None]] = {}
-        for slot, answer in answers:
+        for process, answer in answers:
             if answer is None or answer[0] != HTTPStatus.OK:
                 continue
             family = ""
@@ -681,7 +647,7 @@ class Supervisor:
                     family = words[2]
                 elif sample := _SAMPLE.match(line):
                     family = family if family and sample[1].startswith(family) else sample[1]
-                    label = f'process="{slot.number}"'
+                    label = f'process="{process.number}"'
                     rest = line[sample.end() :]
                     line = f"{sample[1]}{{{label}{',' if sample[2] else '}'}{rest}"
                 else:
@@ -691,10 +657,10 @@ class Supervisor:
         return HTTPStatus.OK, "\n".join(lines) + "\n", METRICS_TYPE
 
 
-def _force(process: _Process, delay: float, name: str) -> None:
+def _force(process: _Process, child: asyncio.subprocess.Process, delay: float) -> None:
     """Kill a process that has not stopped in time."""
-    if not process.ended.done():
-        logger.warning("%s has not ended within %g s, and is killed", name, delay)
+    if process.alive is child:
+        logger.warning("%s has not ended within %g s, and is killed", process.name, delay)
         process.signal(signal.SIGKILL)
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import inspect
 import json
@@ -23,13 +22,10 @@ from bmq.cli.processes import NUMBER, Child, Supervisor
 from bmq.cli.verb import verb
 from bmq.workers.probe import HealthAddressError, address_of
 
-# Seconds between two checks of the files.
-_LOOK_EVERY: Final = 0.3
 _MOST: Final = 256
 _LEVELS: Final = ("debug", "info", "warning", "error")
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _PROCESS_FORMAT: Final = "%(asctime)s %(levelname)s [{}] %(name)s: %(message)s"
-_SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 
 @verb("run", broker=False, logs=False)
@@ -176,30 +172,11 @@ def find_app(target: str, directory: Path) -> bmq.App[Any]:
 
 
 async def changes(directory: Path) -> AsyncIterator[Path]:
-    """Yield each new, deleted or changed Python file below a directory."""
-    before = await asyncio.to_thread(_files, directory)
-    while True:
-        await asyncio.sleep(_LOOK_EVERY)
-        now = await asyncio.to_thread(_files, directory)
-        different = [path for path in {**before, **now} if before.get(path) != now.get(path)]
-        before = now
-        if different:
-            yield different[0]
+    """Yield a new, deleted or changed Python file below a directory, after each change."""
+    from watchfiles import PythonFilter, awatch
 
-
-def _files(directory: Path) -> dict[Path, int]:
-    """Return the time of the last change of each Python file."""
-    found: dict[Path, int] = {}
-    for folder, folders, names in os.walk(directory):
-        folders[:] = [each for each in folders if each not in _SKIPPED and not each.startswith(".")]
-        for name in names:
-            if name.endswith(".py"):
-                path = Path(folder, name)
-                try:
-                    found[path] = path.stat().st_mtime_ns
-                except OSError:
-                    pass  # deleted meanwhile
-    return found
+    async for found in awatch(directory, watch_filter=PythonFilter()):
+        yield Path(min(path for _, path in found))
 
 
 # ---- docs
