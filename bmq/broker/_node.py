@@ -100,10 +100,6 @@ class BrokerNode:
         #: The log of clients' mistakes, by client: a client must not flood the log.
         self.limited = LogLimit(_log, most=_MOST_COMPLAINTS)
         self.stopping = False
-        #: Settings of admin commands, remembered without effect: the state of the partition, and how many
-        #: nodes must agree, by scope.
-        self.available = True
-        self.quorums = {"ELECTOR": 1, "REPLICATION": 1}
         #: Set by tests of failures: the answer to an open, the messages to confirm, and the posts to store.
         self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
         self.intercept_confirm: Callable[[SubStream, list[bytes]], list[bytes]] | None = None
