@@ -108,10 +108,8 @@ class ConnectedClient:
         problem = _check_parameters(wanted)
         if problem:
             return _status(_INVALID, problem)
-        if self.node.intercept_open is not None:
-            intercepted = self.node.intercept_open(wanted)
-            if intercepted is not None:
-                return intercepted
+        if refusal := self.node.faults.refused_open(wanted):
+            return refusal
         if self.node.stopping:
             return _status(_REFUSED, "Node is stopping", -11)
         try:
@@ -294,9 +292,7 @@ class ConnectedClient:
         if handle is None:
             self.refuse(q_id, puts)
             return
-        if self.node.intercept_post is not None:
-            puts = self.node.intercept_post(handle, puts)
-        handle.queue.post(handle, puts, now)
+        handle.queue.post(handle, self.node.faults.kept_posts(handle, puts), now)
         self.node.touch(handle.queue, None)
 
     def inflate(self, now: float, q_id: int, data: bytes) -> bytes | None:
@@ -341,9 +337,7 @@ class ConnectedClient:
             app = stream.app if stream is not None and not stream.handle.queue.broadcast else None
             if app is not None and stream is not None:
                 self.node.touch(app.queue, None)
-                if self.node.intercept_confirm is not None:
-                    guids = self.node.intercept_confirm(stream, guids)
-                app.confirm(stream, guids, now)
+                app.confirm(stream, self.node.faults.kept_confirms(stream, guids), now)
 
     # ---- the end
 

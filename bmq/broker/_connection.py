@@ -42,14 +42,13 @@ class BrokerConnection(asyncio.Protocol):
         self.session: BrokerSession | None = None
         self.transport: asyncio.Transport | None = None
         self.peer = ""
-        # Input received during a deliberate delay of the first answer; None without a delay.
-        self._held: list[bytes] | None = None
         # Whether the answer to wrong credentials is held back for a while.
         self._withheld = False
-        # Reading is paused by tests of failures (not _reading), while the client does not read its data (not
-        # _listening), while input waits here or in the session, and for the rest of a turn of the event loop
-        # after much input (_sated).
+        # Reading is paused by tests of failures (not _reading; _delayed at first), while the client does not
+        # read its data (not _listening), while input waits in the session, and for the rest of a turn of the
+        # event loop after much input (_sated).
         self._reading = True
+        self._delayed = False
         self._listening = True
         self._paused = False
         # Bytes read in this turn of the event loop, and whether they suffice for the turn.
@@ -67,6 +66,10 @@ class BrokerConnection(asyncio.Protocol):
         address = transport.get_extra_info("peername")
         self.peer = f"{address[0]}:{address[1]}" if address else "a client"
         self.session = self._broker._begin(self)
+        delay = self._broker.faults.negotiation_delay
+        if delay:
+            self._delayed = True
+            self._scheduler.do_later(delay, self._end_delay)
         self._broker.faults.apply_to(self)
         self._note_deadline(self.session)
         _log.info("%s connected", self.peer)
@@ -76,15 +79,6 @@ class BrokerConnection(asyncio.Protocol):
         session = self.session
         if session is None:
             return  # dropped
-        if self._held is not None:
-            self._held.append(data)
-            return
-        delay = self._broker.faults.negotiation_delay
-        if delay and session.negotiating:
-            self._held = [data]
-            self._scheduler.do_later(delay, self._release)
-            self._update_reading()
-            return
         session.receive(data, self._scheduler.clock())
         self._after_work(session)
         if len(data) > _SMALL:
@@ -94,6 +88,10 @@ class BrokerConnection(asyncio.Protocol):
             if self._taken > _READ_AT_ONCE and not self._sated:
                 self._sated = True
                 self._update_reading()
+
+    def _end_delay(self) -> None:
+        self._delayed = False
+        self._update_reading()
 
     def _end_turn(self) -> None:
         """Read again, after other clients were served."""
@@ -123,7 +121,8 @@ class BrokerConnection(asyncio.Protocol):
             if session.refused and not self._withheld:
                 # A wrong guess costs time. After the answer the connection ends.
                 self._withheld = True
-                self._broker._note_refusal(self.peer)
+                host = self.peer.rpartition(":")[0]
+                session.node.refusals.warning(host, "%s sent wrong credentials", self.peer)
                 self._scheduler.do_later(_REFUSAL_PAUSE, self._refuse)
             elif not self._withheld:
                 self.close()
@@ -148,13 +147,6 @@ class BrokerConnection(asyncio.Protocol):
         self._withheld = False
         if self.transport is not None and not self.transport.is_closing():
             self.close()
-
-    def _release(self) -> None:
-        held, self._held = self._held, None
-        if self.transport is not None and not self.transport.is_closing() and self.session is not None:
-            self.session.receive(b"".join(held or ()), self._scheduler.clock())
-            self._after_work(self.session)
-            self._update_reading()
 
     def pause_writing(self) -> None:
         """The client does not read: send no messages, and read nothing, until the client reads again."""
@@ -193,8 +185,8 @@ class BrokerConnection(asyncio.Protocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             return
-        waiting = self._held is not None or (self.session is not None and self.session.waiting)
-        paused = waiting or self._sated or not (self._reading and self._listening)
+        waiting = self.session is not None and self.session.waiting
+        paused = waiting or self._sated or self._delayed or not (self._reading and self._listening)
         if paused is not self._paused:
             self._paused = paused
             if paused:

@@ -7,20 +7,20 @@ faults inside the broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from bmq import _checks
 from bmq.errors import AckStatus, StatusCategory, UsageError
 from bmq.wire.constants import ACK_STATUS_TO_WIRE
-from bmq.wire.control import ClientIdentity, QueueHandleParameters, Status
+from bmq.wire.control import QueueHandleParameters, Status
 from bmq.wire.put import Put
 
 if TYPE_CHECKING:
     from bmq.broker._client import QueueHandle, SubStream
     from bmq.broker._connection import BrokerConnection
-    from bmq.broker._server import Broker
+    from bmq.broker._scheduler import Scheduler
 
 __all__ = ["Faults"]
 
@@ -65,13 +65,13 @@ class Faults:
     faults. ``count`` is the number of repetitions; None is always.
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, connections: Mapping[BrokerConnection, None]) -> None:
+        self._connections = connections
         self._reset()
 
     def _reset(self) -> None:
         self._ack_delay = 0.0
-        #: Seconds of the broker's clock until a client's first message is answered.
+        #: Seconds of the broker's clock until the broker reads from a client.
         self.negotiation_delay = 0.0
         self._lost_acks = _Countdown(0)
         self._duplicates = _Countdown(0)
@@ -108,7 +108,6 @@ class Faults:
         if status is AckStatus.SUCCESS:
             raise UsageError("the status must be a negative acknowledgement, not SUCCESS")
         self._nacks = _Countdown(count), ACK_STATUS_TO_WIRE.get(status, _UNKNOWN_STATUS)
-        self.attach()
 
     def duplicate_pushes(self, count: int | None = None) -> None:
         """Send messages to consumers twice."""
@@ -125,7 +124,6 @@ class Faults:
             count: number of confirmations.
         """
         self._lost_confirms = _Countdown(_checks.integer("count", count))
-        self.attach()
 
     def refuse_open(
         self,
@@ -146,7 +144,6 @@ class Faults:
             count: number of requests.
         """
         self._opens = _Countdown(count), _status(category, code, message), _checks.text("uri", uri)
-        self.attach()
 
     def refuse_negotiation(
         self,
@@ -160,7 +157,7 @@ class Faults:
         self._negotiations = _Countdown(count), _status(category, code, message)
 
     def delay_negotiation(self, seconds: float) -> None:
-        """Answer clients' first message only after ``seconds`` of the broker's clock."""
+        """Read from later clients only after ``seconds`` of the broker's clock."""
         self.negotiation_delay = _checks.seconds("seconds", seconds)
 
     def disconnect_after(self, events: int) -> None:
@@ -170,7 +167,7 @@ class Faults:
 
     def disconnect(self) -> None:
         """Cut all connections now, as a crash would."""
-        for connection in list(self._broker._connections):
+        for connection in list(self._connections):
             connection.cut()
 
     def stop_reading(self) -> None:
@@ -186,56 +183,24 @@ class Faults:
     def clear(self) -> None:
         """End all faults. Delayed acknowledgements are still sent late."""
         self._reset()
-        self.attach()
         self._apply()
 
     # ---- for the broker
 
-    def attach(self) -> None:
-        """Apply the faults to the node of the broker."""
-        node = self._broker._node
-        node.intercept_post = self._intercept_post if self._nacks[0].left != 0 else None
-        node.intercept_open = self._intercept_open if self._opens[0].left != 0 else None
-        node.intercept_confirm = self._intercept_confirm if self._lost_confirms.left else None
-
-    def admit(self, _identity: ClientIdentity) -> Status | None:
+    def refused_client(self) -> Status | None:
         """Return the reason to refuse a client, or None."""
         happens, status = self._negotiations
         return status if happens else None
 
-    def apply_to(self, connection: BrokerConnection) -> None:
-        """Apply the faults of acknowledgements, pushes, events and reading to a connection."""
-        output = connection.output
-        quiet = self._ack_delay or self._lost_acks.left != 0
-        output.ack = partial(self._ack, output.add_ack) if quiet else output.add_ack
-        output.push = partial(self._push, output.add_push) if self._duplicates.left != 0 else output.add_push
-        if connection.session is not None:
-            connection.session.events_left = self._events
-        connection.read(not self._deaf)
-
-    def _apply(self) -> None:
-        for connection in list(self._broker._connections):
-            self.apply_to(connection)
-
-    def _ack(self, add: Callable[..., None], *ack: int | bytes) -> None:
-        if self._lost_acks:
-            return
-        if self._ack_delay:
-            self._broker._scheduler.do_later(self._ack_delay, partial(add, *ack))
-        else:
-            add(*ack)
-
-    def _push(self, add: Callable[[bytes, bytes], None], head: bytes, data: bytes) -> None:
-        add(head, data)
-        if self._duplicates:
-            add(head, data)
-
-    def _intercept_open(self, wanted: QueueHandleParameters) -> Status | None:
+    def refused_open(self, wanted: QueueHandleParameters) -> Status | None:
+        """Return the reason to refuse to open a queue, or None."""
         happens, status, uri = self._opens
         return status if wanted.uri.startswith(uri) and happens else None
 
-    def _intercept_confirm(self, stream: SubStream, guids: list[bytes]) -> list[bytes]:
+    def kept_confirms(self, stream: SubStream, guids: list[bytes]) -> list[bytes]:
         """Redeliver the messages with lost confirmations; return the rest."""
+        if not self._lost_confirms.left:
+            return guids
         rest: list[bytes] = []
         for guid in guids:
             entry = stream.unconfirmed.get(guid)
@@ -246,8 +211,11 @@ class Faults:
                 rest.append(guid)
         return rest
 
-    def _intercept_post(self, handle: QueueHandle, puts: Iterable[Put]) -> list[Put]:
+    def kept_posts(self, handle: QueueHandle, puts: list[Put]) -> list[Put]:
+        """Refuse posts; return the rest."""
         happens, status = self._nacks
+        if happens.left == 0:
+            return puts
         rest: list[Put] = []
         for put in puts:
             if happens:
@@ -257,3 +225,30 @@ class Faults:
             else:
                 rest.append(put)
         return rest
+
+    def apply_to(self, connection: BrokerConnection) -> None:
+        """Apply the faults of acknowledgements, pushes, events and reading to a connection."""
+        output = connection.output
+        quiet = self._ack_delay or self._lost_acks.left != 0
+        output.ack = partial(self._ack, connection._scheduler, output.add_ack) if quiet else output.add_ack
+        output.push = partial(self._push, output.add_push) if self._duplicates.left != 0 else output.add_push
+        if connection.session is not None:
+            connection.session.events_left = self._events
+        connection.read(not self._deaf)
+
+    def _apply(self) -> None:
+        for connection in list(self._connections):
+            self.apply_to(connection)
+
+    def _ack(self, scheduler: Scheduler, add: Callable[..., None], *ack: int | bytes) -> None:
+        if self._lost_acks:
+            return
+        if self._ack_delay:
+            scheduler.do_later(self._ack_delay, partial(add, *ack))
+        else:
+            add(*ack)
+
+    def _push(self, add: Callable[[bytes, bytes], None], head: bytes, data: bytes) -> None:
+        add(head, data)
+        if self._duplicates:
+            add(head, data)

@@ -14,17 +14,16 @@ from bmq._logging import Log
 from bmq.broker._admin import run_command
 from bmq.broker._delivery import AppDelivery, Effort
 from bmq.broker._domain import Domain, DomainSource
+from bmq.broker._faults import Faults
 from bmq.broker._inflation import InflationBudget
 from bmq.broker._queue import NEVER, BrokerQueue
 from bmq.broker._views import PostedMessage
 from bmq.broker.domain_config import DomainConfig
 from bmq.protocol.deadlines import Deadlines
-from bmq.wire.control import QueueHandleParameters, Status
-from bmq.wire.put import Put
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.broker._client import ConnectedClient, QueueHandle, SubStream
+    from bmq.broker._client import ConnectedClient
 
 __all__ = ["Bounds", "BrokerNode"]
 
@@ -77,6 +76,7 @@ class BrokerNode:
         history_limit: GUIDs of deleted messages that each queue remembers, at most.
         bounds: limits for clients.
         posts: receives the posts to all queues, for tests; None to keep none.
+        faults: deliberate faults.
     """
 
     def __init__(
@@ -86,11 +86,13 @@ class BrokerNode:
         history_limit: int = 1_000_000,
         bounds: Bounds | None = None,
         posts: deque[PostedMessage] | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self.source = source
         self.history_limit = history_limit
         self.bounds = bounds or Bounds()
         self.posts = posts
+        self.faults = faults or Faults({})
         #: Limits of decompression for clients.
         self.budget = InflationBudget()
         self.domains: dict[str, Domain] = {}
@@ -99,11 +101,9 @@ class BrokerNode:
         self.clients: dict[ConnectedClient, None] = {}
         #: The log of clients' mistakes, by client: a client must not flood the log.
         self.limited = LogLimit(_log, most=_MOST_COMPLAINTS)
+        #: The log of refused clients and actions.
+        self.refusals = LogLimit(_log)
         self.stopping = False
-        #: Set by tests of failures: the answer to an open, the messages to confirm, and the posts to store.
-        self.intercept_open: Callable[[QueueHandleParameters], Status | None] | None = None
-        self.intercept_confirm: Callable[[SubStream, list[bytes]], list[bytes]] | None = None
-        self.intercept_post: Callable[[QueueHandle, list[Put]], list[Put]] | None = None
         #: The work done so far, in steps of some microseconds each, and the deliveries that are paused.
         self.work = Effort()
         #: Called when deliveries pause: calls :meth:`go_on` after other clients. None: no pauses.

@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
@@ -19,7 +16,6 @@ from typing import Any, cast
 
 from bmq import _checks, _world
 from bmq._live import live
-from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._loop import running_loop
 from bmq.broker._connection import BrokerConnection
@@ -136,7 +132,7 @@ class Broker:
         directory = Path(config_dir) if config_dir is not None else None
         if directory is not None and not (directory / "domains").is_dir():
             raise FileNotFoundError(f"{directory} has no directory 'domains'")
-        settings = BrokerSettings(
+        self._settings = BrokerSettings(
             process_name="bmq broker",
             pid=_world.pid(),
             heartbeat_interval_ms=_checks.integer(
@@ -148,6 +144,7 @@ class Broker:
             high_water=_checks.integer("high_water", high_water, 1),
             handshake_timeout=_checks.seconds("handshake_timeout", handshake_timeout, positive=True),
             authentication=auth if isinstance(auth, Authentication) else Authentication(users=auth),
+            authorize=authorize,
         )
         self.clock: Clock = _world.current().monotonic if clock is None else clock
         self.host = host
@@ -168,11 +165,7 @@ class Broker:
         self._all_gone = asyncio.Event()
         self._sessions = 0
         self._guids = GuidGenerator(client_id_from(_world.hostname(), _world.time_ns(), _world.pid(), 0))
-        self._refusals = LogLimit(_log)
-        self.faults = Faults(self)
-        self._settings = replace(settings, admit=self.faults.admit)
-        if authorize is not None:
-            self._settings = replace(self._settings, authorize=partial(self._authorizes, authorize))
+        self.faults = Faults(self._connections)
         self._node = self._new_node()
         self._scheduler = Scheduler(self.clock, self._node)
 
@@ -402,10 +395,15 @@ class Broker:
     # ---- the node
 
     def _new_node(self) -> BrokerNode:
-        node = BrokerNode(self._source, history_limit=self._history, bounds=self._bounds, posts=self._posts)
+        node = BrokerNode(
+            self._source,
+            history_limit=self._history,
+            bounds=self._bounds,
+            posts=self._posts,
+            faults=self.faults,
+        )
         node.postpone = lambda: self._scheduler.soon(self._go_on)
         self._node = node
-        self.faults.attach()
         return node
 
     def _renew(self) -> None:
@@ -426,7 +424,7 @@ class Broker:
     async def _welcome(self, sock: socket.socket) -> None:
         """Make a connection from an accepted socket."""
         if len(self._connections) + len(self._arriving) >= self._bounds.connections:
-            self._refusals.warning(
+            self._node.refusals.warning(
                 "connections",
                 "%d connections are open, the limit of this broker: further connections are closed at once",
                 self._bounds.connections,
@@ -499,33 +497,6 @@ class Broker:
         self._scheduler.timeouts.discard(connection)
         if not self._connections:
             self._all_gone.set()
-
-    def _authorizes(self, authorize: Callable[[Action], bool], action: Action) -> bool:
-        """Return whether a client may perform an action. Without a clear yes, the answer is no."""
-        try:
-            answer = cast("object", authorize(action))
-        except Exception as error:
-            self._refusals.log(
-                logging.ERROR,
-                "failed",
-                "authorize failed with %s; refused: %s",
-                printable(f"{type(error).__name__}: {error}"),
-                printable(action),
-            )
-            return False
-        if not isinstance(answer, bool):
-            self._refusals.error(
-                "answer",
-                "authorize must return True or False, and returned %s; refused: %s",
-                _checks.shown(answer),
-                printable(action),
-            )
-        return answer is True
-
-    def _note_refusal(self, peer: str) -> None:
-        """Log wrong credentials: the first line of each host at once, then a line a minute with a count."""
-        host = peer.rpartition(":")[0]
-        self._refusals.warning(host, "%s sent wrong credentials", peer)
 
     def _abandon(self, forget: float) -> None:
         """Drop all state except stored messages, as the end of a process does.

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from bmq import _checks
 from bmq._logging import Log
 from bmq.broker._client import ConnectedClient
 from bmq.broker._output import BrokerOutput
@@ -23,11 +24,12 @@ from bmq.protocol.framing import Framer
 from bmq.protocol.heartbeat import Heartbeat, HeartbeatAction
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.confirm import iter_confirms
-from bmq.wire.constants import UNSET_GUID, EventType, PutFlags
+from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, UNSET_GUID, EventType, PutFlags
 from bmq.wire.control import (
     DEFAULT_APP_ID,
     INVALID_CONSUMER_PRIORITY,
     MESSAGE_PROPERTIES_EX,
+    UNRELEASED_VERSION,
     AdminCommand,
     AdminCommandResponse,
     AuthenticationRequest,
@@ -84,6 +86,14 @@ _RECOMMENDED_VERSIONS = {ClientLanguage.E_CPP: 10900, ClientLanguage.E_JAVA: 2}
 # Java SDKs built from snapshots add this number to the version.
 _JAVA_SNAPSHOT = 99_000_000
 _GRACE_SECONDS = 180
+#: The capabilities in this broker's identity.
+_FEATURES = (
+    "PROTOCOL_ENCODING:BER,JSON;HA:GRACEFUL_SHUTDOWN,GRACEFUL_SHUTDOWN_V2,BROADCAST_TO_PROXIES;"
+    "MPS:MESSAGE_PROPERTIES_EX;SUBSCRIPTIONS:CONFIGURE_STREAM"
+)
+#: Largest event in bytes before the end of the negotiation, and without messages afterwards.
+_MAX_HANDSHAKE_SIZE = 64 * 1024
+_MAX_REQUEST_SIZE = 2 * 1024 * 1024
 #: Number of a client's requests answered before the next client is served. A long request counts as several.
 #: After an admin command, which may take long, the next client is served at once.
 _REQUESTS_AT_ONCE = 50
@@ -175,7 +185,7 @@ class BrokerSession(Machine):
         self.refused = False
         self.principal: _Principal | None = None
         # Before the handshake a client occupies little memory: its first events must be small.
-        self._framer = Framer(settings.max_handshake_size, tolerant=True)
+        self._framer = Framer(_MAX_HANDSHAKE_SIZE, tolerant=True)
         # Events to handle, perhaps after further clients were served, and the error after these events.
         self._events: list[Event] = []
         self._error: ProtocolError | None = None
@@ -325,7 +335,7 @@ class BrokerSession(Machine):
             self.fire(_I.DISCONNECT, message, now)
         elif not isinstance(message.body, _REQUESTS):
             self.fire(_I.OTHER, [event], now)
-        elif all(map(self.settings.authorize, self._actions(message))):
+        elif all(map(self._allows, self._actions(message))):
             self.fire(_I.REQUEST, message, now)
         elif isinstance(message.body, AdminCommand):
             self._respond(message, AdminCommandResponse(text=_UNAUTHORIZED_COMMAND))
@@ -348,6 +358,30 @@ class BrokerSession(Machine):
             return tuple([Action(kind, user, uri, app_id) for kind in kinds])
         return ()
 
+    def _allows(self, action: Action) -> bool:
+        """Return whether a client may perform an action. Without a clear yes, the answer is no."""
+        authorize = self.settings.authorize
+        if authorize is None:
+            return True
+        try:
+            answer = cast("object", authorize(action))
+        except Exception as error:
+            self.node.refusals.error(
+                "authorize failed",
+                "authorize failed with %s; refused: %s",
+                printable(f"{type(error).__name__}: {error}"),
+                printable(action),
+            )
+            return False
+        if not isinstance(answer, bool):
+            self.node.refusals.error(
+                "authorize answered",
+                "authorize must return True or False, and returned %s; refused: %s",
+                _checks.shown(answer),
+                printable(action),
+            )
+        return answer is True
+
     @property
     def _user(self) -> str:
         return self.principal[1] if self.principal is not None else ""
@@ -361,9 +395,9 @@ class BrokerSession(Machine):
             self.fire(_I.STRANGER, now)
         elif identity.client_type not in _CONNECTIONS:
             self.fire(_I.STRANGER, now)
-        elif (refusal := self.settings.admit(identity)) is not None:
+        elif (refusal := self.node.faults.refused_client()) is not None:
             self.fire(_I.UNWANTED_CLIENT, identity, refusal, now)
-        elif not self.settings.authorize(Action(_CONNECTIONS[identity.client_type], self._user)):
+        elif not self._allows(Action(_CONNECTIONS[identity.client_type], self._user)):
             self.fire(_I.UNWANTED_CLIENT, identity, _UNAUTHORIZED, now)
         elif identity.client_type is ClientType.E_TCPADMIN:
             self.fire(_I.ADMIN_CLIENT, identity, Status(), now)
@@ -423,26 +457,26 @@ class BrokerSession(Machine):
     def _negotiate(self, identity: ClientIdentity, result: Status, now: float) -> None:
         settings = self.settings
         self.identity = identity
-        self._framer.max_event_size = settings.max_event_size
-        self._framer.max_request_size = settings.max_request_size
+        self._framer.max_event_size = DEFAULT_MAX_INCOMING_EVENT
+        self._framer.max_request_size = _MAX_REQUEST_SIZE
         self.codec = parse_features(identity.features).codec
         self._legacy = not identity.guid_info.client_id
         self._deadline = self._expiry
         response = BrokerResponse(
             result=result,
             protocol_version=1,
-            broker_version=settings.broker_version,
+            broker_version=UNRELEASED_VERSION,
             is_deprecated_sdk=_older(identity, _RECOMMENDED_VERSIONS),
             broker_identity=ClientIdentity(
                 protocol_version=1,
-                sdk_version=settings.broker_version,
+                sdk_version=UNRELEASED_VERSION,
                 client_type=ClientType.E_TCPBROKER,
                 process_name=settings.process_name,
                 pid=settings.pid,
                 session_id=self.session_id,
                 host_name=settings.host_name,
-                features=settings.features,
-                user_agent=settings.user_agent,
+                features=_FEATURES,
+                user_agent="bmqbrkr:99.99.99",
             ),
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
             max_missed_heartbeats=settings.max_missed_heartbeats,

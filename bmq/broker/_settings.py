@@ -10,22 +10,14 @@ from enum import Enum
 
 from bmq import _checks
 from bmq.errors import StatusCategory, UsageError
-from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT
 from bmq.wire.control import (
-    UNRELEASED_VERSION,
     AuthenticationRequest,
     AuthenticationResponse,
-    ClientIdentity,
     Status,
 )
 
 __all__ = ["Action", "ActionKind", "Authentication", "BrokerSettings", "refused"]
 
-#: The capabilities in this broker's identity.
-FEATURES = (
-    "PROTOCOL_ENCODING:BER,JSON;HA:GRACEFUL_SHUTDOWN,GRACEFUL_SHUTDOWN_V2,BROADCAST_TO_PROXIES;"
-    "MPS:MESSAGE_PROPERTIES_EX;SUBSCRIPTIONS:CONFIGURE_STREAM"
-)
 BASIC, ANONYMOUS = "BASIC", "ANONYMOUS"
 _UNSUPPORTED, _WRONG = -2, -11
 
@@ -144,36 +136,22 @@ class BrokerSettings:
         process_name: name of the broker in its identity.
         pid: process id.
         host_name: name of the host.
-        broker_version: version; 999999 is a development build, which has every feature.
-        user_agent: description of the software.
-        features: capabilities in the identity.
         heartbeat_interval_ms: silence in milliseconds after which a heartbeat request is sent.
         max_missed_heartbeats: number of silent intervals after which the connection is closed; 0 disables
             heartbeats.
         handshake_timeout: seconds until a client must have negotiated.
-        max_event_size: largest event accepted, in bytes.
-        max_request_size: largest event without messages accepted, in bytes.
-        max_handshake_size: largest event accepted before the end of the negotiation, in bytes.
         high_water: pending bytes of PUSH messages at which a client receives no more.
         authentication: the rules for credentials.
-        authorize: called with each action that needs a permission; returns whether it is allowed. The
-            function never raises.
-        admit: called with each client's identity; returns the reason for a refusal, or None.
+        authorize: called with each action that needs a permission; returns whether it is allowed; None
+            to allow every action.
     """
 
     process_name: str = "bmqbrkr"
     pid: int = 0
     host_name: str = "localhost"
-    broker_version: int = UNRELEASED_VERSION
-    user_agent: str = "bmqbrkr:99.99.99"
-    features: str = FEATURES
     heartbeat_interval_ms: int = 3000
     max_missed_heartbeats: int = 0
     handshake_timeout: float = 180.0
-    max_event_size: int = DEFAULT_MAX_INCOMING_EVENT
-    max_request_size: int = 2 * 1024 * 1024
-    max_handshake_size: int = 64 * 1024
     high_water: int = 16 * 1024 * 1024
     authentication: Authentication = Authentication()
-    authorize: Callable[[Action], bool] = lambda _: True
-    admit: Callable[[ClientIdentity], Status | None] = lambda _: None
+    authorize: Callable[[Action], bool] | None = None

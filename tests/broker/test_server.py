@@ -398,12 +398,12 @@ async def test_refuse_negotiation_refuses_clients(broker: Broker) -> None:
 async def test_slow_negotiations_follow_the_clock_of_the_broker() -> None:
     clock = ManualClock()
     async with Broker(clock=clock) as broker:
-        broker.faults.delay_negotiation(30)
+        broker.faults.delay_negotiation(5)
         peer = await connect(broker.port)
         waiting = asyncio.create_task(peer.negotiate())
-        await eventually(lambda: any(connection._held is not None for connection in broker._connections))
+        await eventually(lambda: any(connection._delayed for connection in broker._connections))
         assert not waiting.done()
-        clock.advance(30)
+        clock.advance(5)
         assert (await waiting).result == Status()
 
 
