@@ -147,7 +147,7 @@ VERSION ?=
 release: $(RUN) ## the files of a release into dist/, tried and described: VERSION=1.2.3, and ARGS=--check first
 	@$(RUN) .ci/release.py $(VERSION) $(ARGS)
 
-bench: setup ## this client, the official one and the broker's limit, side by side; ARGS=--quick for a look
+bench: setup ## this client beside the official one, the floor and an earlier version; ARGS="--quick latency" for a look
 	$(RUN) benchmarks/run.py $(ARGS)
 
 conform: setup ## conformance/reports: the embedded broker, and the broker of BMQ_BROKER_URI, against the suite of cases

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common parts of all benchmarks: a broker, and measurements in separate processes."""
+"""What all programs share: a broker, jobs in processes, rounds in turns, rows of the table, the machine."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -24,207 +25,187 @@ CALLS = 10_000
 
 
 @dataclass(frozen=True)
-class Job:
-    """One measurement.
+class Bench:
+    """Where a step of a round measures.
 
     Attributes:
-        client: program in ``clients/``.
-        case: function in the program.
-        count: number of messages.
-        size: size of a payload, in bytes.
-        properties: whether each message has two properties.
-        loop: event loop, "uvloop" or "asyncio".
-        concurrency: number of concurrent handlers, in cases with handlers.
-        timeout: timeout of a handler in seconds; 0 for none.
-        unconfirmed: limit of delivered messages without a confirmation.
-        seed: source of the GUIDs of pre-encoded messages.
-        queue: URI of the queue; by default a new queue for each measurement.
-        awake: whether the client polls instead of sleeping (``busy_poll``).
-        package: checkout of another version of the client, instead of this one.
+        broker: address of the broker.
+        package: checkout of an earlier version of this client, instead of this one.
+        scale: part of the messages and seconds of a full run.
     """
 
-    client: str
-    case: str
-    count: int = 100_000
-    size: int = 256
-    properties: bool = False
-    loop: str = "uvloop"
-    concurrency: int = 1
-    timeout: float = 0.0
-    unconfirmed: int = 1_000_000
-    seed: str = ""
-    queue: str = ""
-    awake: bool = False
+    broker: str
     package: str = ""
+    scale: float = 1.0
 
-    def run(self, broker: str) -> dict[str, Any]:
-        """Make the measurement in a new process, and return its output."""
-        argument = json.dumps({**asdict(self), "broker": broker})
-        program = str(HERE / "clients" / f"{self.client}.py")
-        done = subprocess.run(
-            [sys.executable, program, argument],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            env=environment(BMQ_BROKER_URI=broker, **({"PYTHONPATH": self.package} if self.package else {})),
-        )
+    def count(self, messages: int) -> int:
+        return max(200, int(messages * self.scale))
+
+    def command(self, client: str, case: str, count: int = 0, **options: Any) -> dict[str, Any]:
+        """Return the arguments of a process that runs a case of a program of ``clients/``.
+
+        Args:
+            client: name of the program.
+            case: name of a function of the program.
+            count: number of messages.
+            options: what else the case knows. Without ``queue``, the queue is new.
+        """
+        job = {
+            "broker": self.broker,
+            "case": case,
+            "count": count,
+            "size": 256,
+            "properties": False,
+            "loop": "uvloop",
+            "seed": uuid.uuid4().hex,
+            "queue": fresh_queue(),
+            **options,
+        }
+        program = str(HERE / "clients" / f"{client}.py")
+        return {"args": [sys.executable, program, json.dumps(job)], "env": environment(self.package)}
+
+    def job(self, client: str, case: str, count: int = 0, **options: Any) -> dict[str, Any]:
+        """Run such a process, and return its figures."""
+        command = self.command(client, case, count, **options)
+        done = subprocess.run(**command, capture_output=True, text=True, timeout=TIMEOUT)
         if done.returncode:
-            raise SystemExit(f"{self.client} {self.case} failed:\n{done.stderr or done.stdout}")
+            raise SystemExit(f"{client} {case} failed:\n{done.stderr or done.stdout}")
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return result
 
+    def chain(self, *jobs: tuple[str, str, str], count: int, **options: Any) -> dict[str, dict[str, float]]:
+        """Run jobs with one queue, each with the messages of the job before: names, clients and cases.
 
-def fresh_queue(job: Job) -> Job:
-    """Return the same job with an unused queue and unused GUIDs."""
-    name = uuid.uuid4().hex
-    return replace(job, queue=f"bmq://{DOMAIN}/benchmark-{name}", seed=name)
-
-
-def wait_until_idle(limit: float) -> None:
-    """Wait up to this many seconds until the machine is idle; only with /proc/stat."""
-    end = time.monotonic() + limit
-    while time.monotonic() < end and Path("/proc/stat").exists():
-        before = _ticks()
-        time.sleep(0.2)
-        after = _ticks()
-        if after[1] - before[1] >= 0.9 * (after[0] - before[0]):
-            return
+        A job without a name is not measured.
+        """
+        options = {"queue": fresh_queue(), "seed": uuid.uuid4().hex, **options}
+        found = {name: self.job(client, case, count, **options) for name, client, case in jobs}
+        found.pop("", None)
+        return found
 
 
-def _ticks() -> tuple[int, int]:
-    """Return the ticks of all cores so far, and the idle ticks."""
-    numbers = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return sum(numbers), numbers[3] + numbers[4]
+#: Measures something, and returns the figures by the names that rows know.
+Step = Callable[[Bench], dict[str, dict[str, float]]]
 
 
-@dataclass
-class Series:
-    """The results of one job over all rounds."""
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: one figure of this client, and the measurements that it is compared with.
 
-    name: str
-    results: list[dict[str, Any]] = field(default_factory=list)
+    Attributes:
+        path: what is measured, for readers.
+        ours: name of the measurement.
+        figure: name of the figure in the measurement.
+        official: name of the official client's measurement.
+        floor: name of the floor's measurement.
+        goal: what is compared, how, and the ratio: "official >= 3.5".
+    """
 
-    def values(self, key: str) -> list[float]:
-        return [result[key] for result in self.results]
-
-    def median(self, key: str = "rate") -> float:
-        return statistics.median(self.values(key))
-
-
-def reduced(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a result with percentiles instead of samples."""
-    samples = sorted(result.pop("samples_us", []))
-    if samples:
-        result["p50_us"] = statistics.median(samples)
-        result["p99_us"] = samples[int(len(samples) * 0.99)]
-    return result
+    path: str
+    ours: str
+    figure: str = "rate"
+    official: str = ""
+    floor: str = ""
+    goal: str = ""
 
 
-def ratio(ours: Series, theirs: Series, key: str = "rate") -> tuple[float, float, float]:
-    """Return median, minimum and maximum of the ratios within a round, which cancel slow variations."""
-    ratios = [a / b for a, b in zip(ours.values(key), theirs.values(key), strict=True)]
-    return statistics.median(ratios), min(ratios), max(ratios)
+#: What a figure is, in the table.
+UNITS = {"rate": "a second", "cpu_us": "CPU us", "p50_us": "p50 us", "p99_us": "p99 us"}
+
+Figures = dict[str, dict[str, list[float]]]
+
+
+def measure(
+    program: ModuleType, bench: Bench, before: str, rounds: int, tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Make each step of a program once in each round, and return the rows with the figures of all rounds."""
+    earlier = replace(bench, package=before)
+    steps = [(step, where) for step in program.OURS for where in (bench, earlier)[: 2 if before else 1]]
+    steps += [(step, bench) for step in program.OTHERS]
+    now: Figures = defaultdict(lambda: defaultdict(list))
+    then: Figures = defaultdict(lambda: defaultdict(list))
+    for number in range(rounds):
+        shift = number * 3 % len(steps)
+        for at, (step, where) in enumerate(steps[shift:] + steps[:shift], 1):
+            tell(f"{program.__name__}: round {number + 1} of {rounds}, step {at} of {len(steps)}")
+            for name, figures in step(where).items():
+                for figure, value in figures.items():
+                    (then if where.package else now)[name][figure].append(value)
+    return [
+        {
+            "path": row.path,
+            "unit": UNITS.get(row.figure, row.figure),
+            "goal": row.goal,
+            "ours": _rounded(now[row.ours][row.figure]),
+            "official": _rounded(now[row.official][row.figure]),
+            "floor": _rounded(now[row.floor][row.figure]),
+            "before": _rounded(then[row.ours][row.figure]),
+        }
+        for row in program.ROWS
+        if row.ours in now
+    ]
+
+
+def _rounded(values: list[float]) -> list[float]:
+    return [float(f"{value:.4g}") for value in values]
+
+
+def fresh_queue() -> str:
+    """Return the URI of an unused queue."""
+    return f"bmq://{DOMAIN}/benchmark-{uuid.uuid4().hex}"
 
 
 @contextmanager
-def broker() -> Iterator[tuple[str, str]]:
-    """The broker to measure with: its URI and description.
-
-    ``BMQ_BROKER_URI`` names the broker; otherwise the embedded broker is started in a separate process.
-    """
+def broker() -> Iterator[str]:
+    """The broker of ``BMQ_BROKER_URI``, or an embedded broker in a separate process: its address."""
     named = os.environ.get("BMQ_BROKER_URI")
     if named:
-        yield named, broker_name("named by BMQ_BROKER_URI")
+        yield named
         return
-    with embedded_broker() as uri:
-        yield uri, "the embedded broker"
+    command = [sys.executable, "-m", "bmq", "broker", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if " ready on " not in line:
+                raise SystemExit(f"the embedded broker did not start: {line!r}")
+            yield line.split()[-1]
+        finally:
+            process.terminate()
 
 
-@contextmanager
-def embedded_broker() -> Iterator[str]:
-    """An embedded broker in a separate process: its URI."""
-    with started_broker("-m", "bmq", "broker", "--port", "0") as uri:
-        yield uri
-
-
-@contextmanager
-def started_broker(*arguments: str) -> Iterator[str]:
-    """A Python program that prints its address like ``bmq broker``: its URI."""
-    process = subprocess.Popen(
-        [sys.executable, *arguments], stdout=subprocess.PIPE, text=True, env=environment()
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if " ready on " not in line:
-            raise SystemExit(f"the embedded broker did not start: {line!r}")
-        yield line.split()[-1]
-    finally:
-        process.terminate()
-        process.wait(30)
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def broker_name(default: str) -> str:
-    """Return the description of the broker for the pages: the text of ``BMQ_BROKER_NAME``, or ``default``."""
+def broker_name() -> str:
+    """Return the description of the broker: the text of ``BMQ_BROKER_NAME``, or where it comes from."""
+    default = "named by BMQ_BROKER_URI" if os.environ.get("BMQ_BROKER_URI") else "the embedded broker"
     return os.environ.get("BMQ_BROKER_NAME") or default
 
 
-def environment(**more: str) -> dict[str, str]:
-    """Return the environment of a measurement.
+def environment(package: str = "") -> dict[str, str]:
+    """Return the environment of a job.
 
-    Compiled modules are kept, as for installed packages. ``BMQ_BROKER_URI`` is left out unless given: the
-    official client prefers the variable to the address in the program.
+    Compiled modules are kept, as for installed packages. ``BMQ_BROKER_URI`` is left out: the official client
+    prefers the variable to the address in the program.
     """
     without = ("PYTHONDONTWRITEBYTECODE", "BMQ_BROKER_URI")
     kept = {name: value for name, value in os.environ.items() if name not in without}
-    return {
-        **kept,
-        "PYTHONPATH": str(HERE.parent),
-        "PYTHONPYCACHEPREFIX": str(HERE.parent / "build" / "pycache"),
-        **more,
-    }
-
-
-def write_tables(
-    output: Path, tables: Mapping[str, tuple[Sequence[str], list[list[str]]]], *, about: str, **more: Any
-) -> None:
-    """Print tables, and write them for ``page.py``, with the figures behind them.
-
-    Args:
-        output: file without its suffix.
-        tables: heads of the columns, and rows, by the name of the table in the page.
-        about: broker, rounds and messages, for the line below the table.
-        more: figures to keep.
-    """
-    found = {name: {"columns": list(columns), "rows": rows} for name, (columns, rows) in tables.items()}
-    output.parent.mkdir(parents=True, exist_ok=True)
-    document = {"machine": machine(), "about": about, "tables": found, **more}
-    output.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    for columns, rows in tables.values():
-        for row in (columns, ["---"] * len(columns), *rows):
-            print("| " + " | ".join(row) + " |")
-        print()
-    print(about)
+    caches = {"PYTHONPYCACHEPREFIX": str(HERE.parent / "build" / "pycache")}
+    return kept | caches | {"PYTHONPATH": package or str(HERE.parent)}
 
 
 def machine() -> dict[str, Any]:
     """Return a description of the machine."""
     model = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.split(":", 1)[1].strip()
-                break
-    except OSError:
-        pass
+    cpus = Path("/proc/cpuinfo")
+    for line in cpus.read_text().splitlines() if cpus.exists() else ():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
     return {
         "cpu": model,
         "cores": os.cpu_count(),
-        "system": f"{platform.system()} {platform.machine()}",
+        "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
-        "call_ns": call_ns(),
+        "call_ns": round(call_ns()),
         "date": time.strftime("%Y-%m-%d"),
     }
 

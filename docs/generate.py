@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, IntFlag
 from functools import cache
 from html import escape
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -748,16 +749,35 @@ def statements() -> str:
     return "\n\n".join(parts)
 
 
+@cache
+def benchmarks() -> ModuleType:
+    """The module that makes tables of benchmarks/results.json; it stands outside of the packages."""
+    spec = spec_from_file_location("report", ROOT / "benchmarks" / "report.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def measured(program: str = "") -> str:
+    """The most important figures; the method; or the explanation and the table of a program."""
+    report = benchmarks()
+    document = report.results()
+    if not program:
+        return report.summary(document)
+    if program == "method":
+        return f"{report.METHOD}\n{report.about(document)}"
+    return f"{report.explanation(program)}\n\n{report.table(document['programs'][program])}"
+
+
 def headline() -> str:
-    """The figures of performance.md for the two main paths, as bars."""
-    page = (ROOT / "docs" / "explain" / "performance.md").read_text(encoding="utf-8")
-    cells = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| ")]
-    measured = {row[0].strip(): [cell.strip() for cell in row] for row in reversed(cells)}
+    """The rates of the two main paths, as bars."""
+    rates = benchmarks().rates(benchmarks().results())
     bars = []
     for what, path in (("posting", "post_many"), ("receiving", "batches + confirm")):
-        row = measured[path]
-        bars += [(f"{what}, bmq", int(row[1].replace(",", "")), "ours")]
-        bars += [(f"{what}, official", int(row[2].replace(",", "")), "theirs")]
+        for whose, text, kind in (("ours", "bmq", "ours"), ("official", "official", "theirs")):
+            bars.append((f"{what}, {text}", round(rates[path][whose]), kind))
     longest = max(number for _, number, _ in bars)
     parts = []
     for line, (label, number, whose) in enumerate(bars):
@@ -779,6 +799,7 @@ def rules() -> str:
 
 GENERATED: dict[str, Callable[..., str]] = {
     "headline": headline,
+    "measured": measured,
     "layouts": layouts,
     "enumerations": enumerations,
     "event": event,

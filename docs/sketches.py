@@ -73,9 +73,13 @@ class Sketch:
         end = f' marker-end="url(#m{kind})"' if head else ""
         self._parts.append(f'<path class="{classes}" d="{path}"{end}/>')
 
+    def svg(self) -> str:
+        """Return the picture."""
+        return "\n".join([*self._parts, "</svg>", ""])
+
     def save(self, name: str) -> None:
         """Write the file."""
-        (ASSETS / f"{name}.svg").write_text("\n".join([*self._parts, "</svg>", ""]), encoding="utf-8")
+        (ASSETS / f"{name}.svg").write_text(self.svg(), encoding="utf-8")
 
 
 def landing() -> None:

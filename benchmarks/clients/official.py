@@ -1,153 +1,197 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One measurement of the official client, in a separate process.
-
-Takes a JSON object as its argument (see ``harness.Job``), and prints its result as a JSON object.
-"""
+"""The official client: one case in a process, see ``common.py``."""
 
 from __future__ import annotations
 
-import gc
-import json
+import os
 import queue as queues
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import blazingmq
-
-PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
-
-
-class Meter:
-    """Wall and CPU time (of all threads) since the creation of the object."""
-
-    def __init__(self) -> None:
-        gc.collect()
-        self.wall, self.cpu = time.perf_counter(), time.process_time()
-
-    def result(self, count: int, **more: Any) -> dict[str, Any]:
-        wall, cpu = time.perf_counter() - self.wall, time.process_time() - self.cpu
-        return {"rate": count / wall, "cpu": cpu, "cpu_us": cpu / count * 1e6, **more}
+from common import (
+    PATIENCE,
+    PROPERTIES,
+    RATE,
+    TICK,
+    WARM,
+    Books,
+    Job,
+    Meter,
+    Result,
+    answer,
+    clock,
+    job,
+    pacer,
+    percentiles,
+    since,
+    ticks,
+)
 
 
 class Countdown:
-    """An on_ack callback: counts, and signals the last acknowledgement."""
+    """A callback that counts, and signals the last call."""
 
     def __init__(self, count: int) -> None:
         self.left = count
         self.done = threading.Event()
 
-    def __call__(self, ack: Any) -> None:
+    def __call__(self, *_: Any) -> None:
         self.left -= 1
         if not self.left:
             self.done.set()
 
     def wait(self) -> None:
         if not self.done.wait(120):
-            raise SystemExit(f"{self.left} acknowledgements never came")
+            raise SystemExit(f"{self.left} answers never came")
 
 
-def post(session: Any, job: dict[str, Any]) -> dict[str, Any]:
+def session(job: Job, on_message: Any = None, **options: Any) -> Any:
+    return blazingmq.Session(lambda _: None, on_message=on_message, broker=job["broker"], **options)
+
+
+def open_queue(session: Any, job: Job, **modes: bool) -> None:
+    limits = blazingmq.QueueOptions(max_unconfirmed_messages=1_000_000, max_unconfirmed_bytes=2**30)
+    session.open_queue(job["queue"], options=limits, **modes)
+
+
+def post(job: Job) -> Result:
     payload, count, uri = bytes(job["size"]), job["count"], job["queue"]
-    acks = Countdown(count)
-    meter = Meter()
-    if job["properties"]:
-        for _ in range(count):
-            session.post(uri, payload, properties=PROPERTIES, on_ack=acks)
-    else:
-        for _ in range(count):
-            session.post(uri, payload, on_ack=acks)
-    acks.wait()
-    return meter.result(count)
+    with session(job) as writer:
+        open_queue(writer, job, write=True)
+        acks = Countdown(count)
+        meter = Meter()
+        if job["properties"]:
+            for _ in range(count):
+                writer.post(uri, payload, properties=PROPERTIES, on_ack=acks)
+        else:
+            for _ in range(count):
+                writer.post(uri, payload, on_ack=acks)
+        acks.wait()
+        result = meter.result(count)
+        writer.close_queue(uri)
+    return result
 
 
-def ack_latency(session: Any, job: dict[str, Any]) -> dict[str, Any]:
-    payload, uri, samples = bytes(job["size"]), job["queue"], []
-    answers: queues.SimpleQueue[Any] = queues.SimpleQueue()
-    clock = time.perf_counter_ns
-    for _ in range(500):
-        session.post(uri, payload, on_ack=answers.put)
-        answers.get()
-    meter = Meter()
-    for _ in range(job["count"]):
-        begin = clock()
-        session.post(uri, payload, on_ack=answers.put)
-        answers.get()
-        samples.append(clock() - begin)
-    return meter.result(job["count"], samples_us=[s / 1000 for s in samples])
-
-
-def push_latency(session: Any, job: dict[str, Any]) -> dict[str, Any]:
-    payload, uri, samples = bytes(job["size"]), job["queue"], []
-    acks = Countdown(job["count"] + 500)
-    clock = time.perf_counter_ns
-    meter = Meter()
-    for i in range(job["count"] + 500):
-        begin = clock()
-        session.post(uri, payload, on_ack=acks)
-        message = received.get()
-        if i >= 500:
-            samples.append(clock() - begin)
-        session.confirm(message)
-    acks.wait()
-    return meter.result(job["count"], samples_us=[s / 1000 for s in samples])
-
-
-received: queues.SimpleQueue[Any] = queues.SimpleQueue()
-CASES: dict[str, Callable[[Any, dict[str, Any]], dict[str, Any]]] = {
-    f.__name__: f for f in (post, ack_latency, push_latency)
-}
-
-
-def consume(job: dict[str, Any]) -> dict[str, Any]:
-    """Consume messages in the client's thread; the time starts when the queue is open."""
-    left, size, with_properties = job["count"], job["size"], job["properties"]
-    done = threading.Event()
+def consume(job: Job) -> Result:
+    """Consume messages in the client's thread; the time starts before the queue is open."""
+    size, with_properties = job["size"], job["properties"]
+    messages = Countdown(job["count"])
 
     def on_message(message: Any, handle: Any) -> None:
-        nonlocal left
         assert len(message.data) == size
         if with_properties:
             properties = message.properties
             assert properties["CustomerId"] == 1234
             assert properties["OrderType"] == "EXPRESS"
         handle.confirm()
-        left -= 1
-        if not left:
-            done.set()
+        messages()
 
-    session = open_session(job, on_message)
+    reader = session(job, on_message)
     meter = Meter()
-    session.open_queue(job["queue"], read=True, options=_options(job))
-    if not done.wait(120):
-        raise SystemExit(f"{left} messages never came")
+    open_queue(reader, job, read=True)
+    messages.wait()
     result = meter.result(job["count"])
-    session.stop()
+    reader.stop()
     return result
 
 
-def _options(job: dict[str, Any]) -> Any:
-    return blazingmq.QueueOptions(max_unconfirmed_messages=job["unconfirmed"], max_unconfirmed_bytes=2**30)
+def ack(job: Job) -> Result:
+    """Post one message at a time, from the post to its acknowledgement."""
+    payload, uri, samples = bytes(job["size"]), job["queue"], []
+    answers: queues.SimpleQueue[Any] = queues.SimpleQueue()
+    with session(job) as writer:
+        open_queue(writer, job, write=True)
+        for _ in range(job["count"] + WARM):
+            begin = clock()
+            writer.post(uri, payload, on_ack=answers.put)
+            answers.get()
+            samples.append(clock() - begin)
+        writer.close_queue(uri)
+    return percentiles(samples[WARM:])
 
 
-def open_session(job: dict[str, Any], on_message: Any = None) -> Any:
-    return blazingmq.Session(lambda _: None, on_message=on_message, broker=job["broker"])
+def own(job: Job) -> Result:
+    """Post one message at a time, from the post to its delivery."""
+    payload, uri, samples = bytes(job["size"]), job["queue"], []
+    received: queues.SimpleQueue[Any] = queues.SimpleQueue()
+    acks = Countdown(job["count"] + WARM)
+    with session(job, lambda message, handle: received.put(message)) as both:
+        open_queue(both, job, read=True, write=True)
+        for _ in range(job["count"] + WARM):
+            begin = clock()
+            both.post(uri, payload, on_ack=acks)
+            message = received.get()
+            samples.append(clock() - begin)
+            both.confirm(message)
+        acks.wait()
+        both.close_queue(uri)
+    return percentiles(samples[WARM:])
 
 
-def main(job: dict[str, Any]) -> dict[str, Any]:
-    case = job["case"]
-    if case == "consume":
-        return consume(job)
-    reads = case.startswith("push")
-    session = open_session(job, (lambda message, handle: received.put(message)) if reads else None)
-    session.open_queue(job["queue"], read=reads, write=True, options=_options(job))
-    result = CASES[case](session, job)
-    session.close_queue(job["queue"])
-    session.stop()
-    return result
+def paced(job: Job) -> Result:
+    """Post each tick: the time from the tick to the own message."""
+    filler, count, uri = bytes(job["size"] - TICK), job["count"], job["queue"]
+    samples: list[int] = []
+    last = Countdown(count)
+
+    def on_message(message: Any, handle: Any) -> None:
+        samples.append(since(message.data))
+        handle.confirm()
+        last()
+
+    with session(job, on_message) as both:
+        open_queue(both, job, read=True, write=True)
+        with pacer(job) as process:
+            assert process.stdout is not None
+            posted = 0
+            while posted < count:
+                for tick in ticks(process.stdout.read1(TICK * 512)):  # type: ignore[attr-defined]
+                    both.post(uri, tick + filler)
+                    posted += 1
+            last.wait()
+        both.close_queue(uri)
+    return percentiles(samples[count // 20 :])
+
+
+def first(job: Job) -> Result:
+    """Return the processor time of this process until its first acknowledgement."""
+    with session(job) as writer:
+        open_queue(writer, job, write=True)
+        acks = Countdown(1)
+        writer.post(job["queue"], bytes(job["size"]), on_ack=acks)
+        acks.wait()
+        return {"CPU ms": time.process_time() * 1000}
+
+
+def endure(job: Job) -> Result:
+    """Post and receive while the broker fails, until a line arrives on the standard input."""
+    books, ended, uri = Books(), threading.Event(), job["queue"]
+
+    def on_message(message: Any, handle: Any) -> None:
+        books.received[int(message.data)] += 1
+        handle.confirm()
+
+    def acked(ack: Any, number: int) -> None:
+        if ack.status is blazingmq.AckStatus.SUCCESS:
+            books.acknowledged(number)
+
+    both = session(job, on_message, timeout=PATIENCE)
+    open_queue(both, job, read=True, write=True)
+    threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
+    print("ready", flush=True)
+    while not ended.wait(1 / RATE):
+        both.post(uri, b"%d" % books.posted, on_ack=lambda ack, number=books.posted: acked(ack, number))
+        books.posted += 1
+    end = time.monotonic() + PATIENCE
+    while not books.complete() and time.monotonic() < end:
+        time.sleep(0.05)
+    return books.result()
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(json.loads(sys.argv[1]))))
+    job = job()
+    answer(globals()[job["case"]](job))
+    os._exit(0)  # stopping a session may wait for a lost broker

@@ -1,272 +1,362 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One measurement of this project's client, in a separate process.
-
-Takes a JSON object as its argument (see ``harness.Job``), and prints its result as a JSON object.
-"""
+"""This project's client: one case in a process, see ``common.py``."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import json
+import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
-PROPERTIES = {"CustomerId": 1234, "OrderType": "EXPRESS"}
+from common import (
+    PATIENCE,
+    PROPERTIES,
+    RATE,
+    TICK,
+    WARM,
+    Books,
+    Job,
+    Meter,
+    Result,
+    answer,
+    clock,
+    job,
+    memory,
+    pacer,
+    percentiles,
+    since,
+    ticks,
+)
+
+import bmq
+
 TASKS = 200
 BURST = 500
+LIMITS: Any = {"max_unconfirmed_messages": 1_000_000, "max_unconfirmed_bytes": 2**30}
 
 
-class Meter:
-    """Wall and CPU time since the creation of the object."""
-
-    def __init__(self) -> None:
-        gc.collect()
-        self.wall, self.cpu = time.perf_counter(), time.process_time()
-
-    def result(self, count: int, **more: Any) -> dict[str, Any]:
-        wall, cpu = time.perf_counter() - self.wall, time.process_time() - self.cpu
-        return {"rate": count / wall, "cpu": cpu, "cpu_us": cpu / count * 1e6, **more}
+def connect(job: Job) -> Any:
+    poll = 0.001 if job.get("awake") else 0.0
+    return bmq.connect(job["broker"], max_unacked_messages=1_000_000, busy_poll=poll)
 
 
-async def post_many(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
-    import bmq
+@asynccontextmanager
+async def opened(job: Job, *, read: bool = False, write: bool = False) -> AsyncIterator[Any]:
+    """Connect, and open the queue of the job."""
+    async with connect(job) as session:
+        yield await session.open_queue(job["queue"], read=read, write=write, **LIMITS)
 
+
+# posting
+
+
+async def post_many(job: Job) -> Result:
     payload, count = bytes(job["size"]), job["count"]
-    meter = Meter()
-    if job["properties"]:
-        report = await queue.post_many(bmq.PutMessage(payload, PROPERTIES) for _ in range(count))
-    else:
-        report = await queue.post_many(payload for _ in range(count))
-    assert report.acknowledged == count, report
-    return meter.result(count)
+    async with opened(job, write=True) as queue:
+        meter = Meter()
+        if job["properties"]:
+            report = await queue.post_many(bmq.PutMessage(payload, PROPERTIES) for _ in range(count))
+        else:
+            report = await queue.post_many(payload for _ in range(count))
+        assert report.acknowledged == count, report
+        return meter.result(count)
 
 
-async def post_table(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Post ten thousand rows at a time, as Spark passes them."""
-    import pyarrow as pa
-
-    count = job["count"]
-    columns: dict[str, Any] = {"value": [bytes(job["size"])] * 10_000}
-    if job["properties"]:
-        columns |= {name: [value] * 10_000 for name, value in PROPERTIES.items()}
-    batch = pa.record_batch(columns)
-    batches = (batch.slice(0, min(10_000, count - start)) for start in range(0, count, 10_000))
-    table = pa.RecordBatchReader.from_batches(batch.schema, batches)
-    names = [name for name in columns if name != "value"]
-    warm = pa.record_batch({"value": ["warm"]})
-    await queue.post_table(warm)  # exclude imports from the measurement
-    meter = Meter()
-    report = await queue.post_table(table, properties=names)
-    assert report.acknowledged == count, report
-    return meter.result(count)
-
-
-async def post_nowait(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
+async def post_nowait(job: Job) -> Result:
     """Create a future for each post; only the window limits the posts in flight."""
     payload, left = bytes(job["size"]), job["count"]
     properties = PROPERTIES if job["properties"] else None
-    meter = Meter()
-    futures: list[Any] = []
-    while left:
-        now = min(BURST, left)
-        futures += [queue.post_nowait(payload, properties=properties) for _ in range(now)]
-        left -= now
-        await asyncio.sleep(0)
-    await queue.flush()
-    result = meter.result(job["count"])
-    assert all(f.result() for f in futures)
-    return result
+    async with opened(job, write=True) as queue:
+        meter = Meter()
+        futures: list[Any] = []
+        while left:
+            now = min(BURST, left)
+            futures += [queue.post_nowait(payload, properties=properties) for _ in range(now)]
+            left -= now
+            await asyncio.sleep(0)
+        await queue.flush()
+        result = meter.result(job["count"])
+        assert all(f.result() for f in futures)
+        return result
 
 
-async def post_tasks(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
+async def post_tasks(job: Job) -> Result:
     payload, count = bytes(job["size"]), job["count"]
+    async with opened(job, write=True) as queue:
 
-    async def worker(first: int) -> None:
-        for _ in range(first, count, TASKS):
-            await queue.post(payload)
+        async def worker(first: int) -> None:
+            for _ in range(first, count, TASKS):
+                await queue.post(payload)
 
-    meter = Meter()
-    await asyncio.gather(*(worker(first) for first in range(TASKS)))
-    return meter.result(count)
-
-
-async def consume(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
-    left, size = job["count"], job["size"]
-    if job["properties"]:
-        async for message in queue:
-            properties = message.properties
-            assert properties["CustomerId"] == 1234
-            assert properties["OrderType"] == "EXPRESS"
-            assert len(message.data) == size
-            message.confirm()
-            left -= 1
-            if not left:
-                break
-    else:
-        async for message in queue:
-            assert len(message.data) == size
-            message.confirm()
-            left -= 1
-            if not left:
-                break
-    await asyncio.sleep(0)
-    return meter.result(job["count"])
+        meter = Meter()
+        await asyncio.gather(*(worker(first) for first in range(TASKS)))
+        return meter.result(count)
 
 
-async def consume_batches(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
+# receiving: the time starts before the queue is open
+
+
+async def consume(job: Job) -> Result:
     left, size, with_properties = job["count"], job["size"], job["properties"]
-    async for batch in queue.batches():
-        for message in batch:
-            assert len(message.data) == size
+    async with connect(job) as session:
+        meter = Meter()
+        queue = await session.open_queue(job["queue"], read=True, **LIMITS)
+        async for message in queue:
             if with_properties:
                 properties = message.properties
                 assert properties["CustomerId"] == 1234
                 assert properties["OrderType"] == "EXPRESS"
-        batch.confirm()
-        left -= len(batch)
-        if left <= 0:
-            break
-    await asyncio.sleep(0)
-    return meter.result(job["count"])
+            assert len(message.data) == size
+            message.confirm()
+            left -= 1
+            if not left:
+                break
+        await asyncio.sleep(0)
+        return meter.result(job["count"])
 
 
-async def consume_tables(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
-    """Consume the same messages as columns, including properties."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kinds = {"CustomerId": pa.int64(), "OrderType": pa.string()} if job["properties"] else {}
-    left = job["count"]
-    tables = queue.tables(
-        properties=kinds, max_unconfirmed_messages=job["unconfirmed"], max_unconfirmed_bytes=2**30
-    )
-    meter = Meter()  # no message has arrived yet, and imports are excluded from the measurement
-    async for batch in tables:
-        assert pc.min(pc.binary_length(batch["value"])).as_py() == job["size"]
-        if kinds:
-            assert pc.min(batch["CustomerId"]).as_py() == 1234
-            assert pc.min(batch["OrderType"]).as_py() == "EXPRESS"
-        tables.confirm()
-        left -= batch.num_rows
-        if left <= 0:
-            break
-    await asyncio.sleep(0)
-    return meter.result(job["count"])
-
-
-async def await_handler(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
-    """Await a handler for each message: the minimum of a worker."""
+async def consume_batches(job: Job) -> Result:
     left, size = job["count"], job["size"]
+    async with connect(job) as session:
+        meter = Meter()
+        queue = await session.open_queue(job["queue"], read=True, **LIMITS)
+        async for batch in queue.batches():
+            for message in batch:
+                assert len(message.data) == size
+            batch.confirm()
+            left -= len(batch)
+            if left <= 0:
+                break
+        await asyncio.sleep(0)
+        return meter.result(job["count"])
 
-    async def handler(message: Any) -> None:
-        nonlocal left
-        assert len(message.data) == size
-        left -= 1
 
-    async for message in queue:
-        await handler(message)
-        message.confirm()
-        if not left:
-            break
-    await asyncio.sleep(0)
-    return meter.result(job["count"])
-
-
-async def handle(queue: Any, job: dict[str, Any], meter: Meter) -> dict[str, Any]:
+async def handle(job: Job) -> Result:
     """Use a worker with an empty handler."""
-    import bmq
-
     left, size = job["count"], job["size"]
     done = asyncio.get_running_loop().create_future()
 
-    async def handler(message: bmq.Message) -> None:
+    async def handler(message: Any) -> None:
         nonlocal left
         assert len(message.data) == size
         left -= 1
         if not left:
             done.set_result(None)
 
-    work = bmq.consume(queue, handler, concurrency=job["concurrency"], timeout=job["timeout"] or None)
-    meter = Meter()  # no message has arrived yet, and imports are excluded from the measurement
-    task = asyncio.ensure_future(work)
-    await done
+    async with connect(job) as session:
+        meter = Meter()
+        queue = await session.open_queue(job["queue"], read=True, **LIMITS)
+        task = asyncio.ensure_future(bmq.consume(queue, handler, concurrency=100))
+        await done
+        result = meter.result(job["count"])
+        task.cancel()
+        await asyncio.wait([task])
+        return result
+
+
+# one message at a time
+
+
+async def ack(job: Job) -> Result:
+    """Post one message at a time, from the post to its acknowledgement."""
+    payload, samples = bytes(job["size"]), []
+    async with opened(job, write=True) as queue:
+        for _ in range(job["count"] + WARM):
+            begin = clock()
+            await queue.post(payload)
+            samples.append(clock() - begin)
+    return percentiles(samples[WARM:])
+
+
+async def own(job: Job) -> Result:
+    """Post one message at a time, from the post to its delivery."""
+    payload, samples = bytes(job["size"]), []
+    async with opened(job, read=True, write=True) as queue:
+        for _ in range(job["count"] + WARM):
+            begin = clock()
+            queue.post_nowait(payload)
+            message = await queue.receive()
+            samples.append(clock() - begin)
+            message.confirm()
+        await queue.flush()
+    return percentiles(samples[WARM:])
+
+
+def blocking_ack(job: Job) -> Result:
+    """Do the same without asyncio."""
+    import bmq.blocking
+
+    payload, samples = bytes(job["size"]), []
+    with bmq.blocking.connect(job["broker"]) as session:
+        queue = session.open_queue(job["queue"], write=True)
+        for _ in range(job["count"] + WARM):
+            begin = clock()
+            queue.post(payload)
+            samples.append(clock() - begin)
+    return percentiles(samples[WARM:])
+
+
+async def paced(job: Job) -> Result:
+    """Post each tick: the time from the tick to the own message."""
+    filler, count = bytes(job["size"] - TICK), job["count"]
+    samples: list[int] = []
+    loop = asyncio.get_running_loop()
+
+    class Ticks(asyncio.Protocol):
+        left = b""
+
+        def data_received(self, data: bytes) -> None:
+            data = self.left + data
+            whole = len(data) // TICK * TICK
+            self.left = data[whole:]
+            for tick in ticks(data[:whole]):
+                queue.post_nowait(tick + filler)
+
+    async with opened(job, read=True, write=True) as queue:
+        with pacer(job) as process:
+            assert process.stdout is not None
+            transport, _ = await loop.connect_read_pipe(Ticks, process.stdout)
+            async for message in queue:
+                samples.append(since(message.data))
+                message.confirm()
+                if len(samples) == count:
+                    break
+            transport.close()
+    return percentiles(samples[count // 20 :])
+
+
+async def first(job: Job) -> Result:
+    """Return the processor time of this process until its first acknowledgement."""
+    async with opened(job, write=True) as queue:
+        await queue.post(bytes(job["size"]))
+        return {"CPU ms": time.process_time() * 1000}
+
+
+async def hold(job: Job) -> Result:
+    """Receive messages without a confirmation: the growth of the memory in use, for each."""
+    held: list[Any] = []
+    async with connect(job) as session:
+        first = await session.open_queue(job["queue"], read=True, max_unconfirmed_messages=1)
+        await first.receive()  # loads what is loaded once
+        await first.close()
+        before = memory()
+        queue = await session.open_queue(job["queue"], read=True, **LIMITS)
+        while len(held) < job["count"]:
+            held.append(await queue.receive())
+        gc.collect()
+        return {"bytes": (memory() - before) / len(held)}
+
+
+# several consumers
+
+
+async def numbered(job: Job) -> None:
+    """Post numbered messages once a line arrives on the standard input."""
+    count, consumers = job["count"], job["consumers"]
+    async with opened(job, write=True) as queue:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        await queue.post_many(
+            bmq.PutMessage(bytes(100), {"x": n, "own": n % consumers, "tenth": n % 10}) for n in range(count)
+        )
+
+
+async def share(job: Job) -> Result:
+    """Let consumers, a session each, share the messages: from the first post to the last confirmation.
+
+    The kind of consumers is "any", "all" or "tenth" (of the messages, by an expression), "own" (an expression
+    for each consumer) or "group".
+    """
+    kind, number = job["kind"], job["consumers"]
+    expressions = {"all": "x >= 0", "tenth": "tenth == 0"}
+    left = job["count"] // (10 if kind == "tenth" else 1)
+    done = asyncio.Event()
+
+    async def take(source: Any) -> None:
+        nonlocal left
+        async for message in source:
+            message.confirm()
+            left -= 1
+            if not left:
+                done.set()
+
+    sessions = [await bmq.connect(job["broker"]) for _ in range(number)]
+    sources: list[Any] = []
+    for at, session in enumerate(sessions):
+        queue = await session.open_queue(job["queue"], read=True, default_subscription=False)
+        if kind == "group":
+            source: Any = queue.group("x", buckets=16, member=f"m{at}")
+        else:
+            expression = f"own == {at}" if kind == "own" else expressions.get(kind)
+            source = queue.subscribe(expression, max_unconfirmed_messages=job["window"])
+        await source.open()
+        sources.append(source)
+    while kind == "group" and sum(len(group.owned) for group in sources) < 16:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    tasks = [asyncio.create_task(take(source)) for source in sources]
+    command = [sys.executable, __file__, json.dumps(job | {"case": "numbered"})]
+    producer = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert producer.stdin is not None
+    assert producer.stdout is not None
+    await producer.stdout.readline()
+    meter = Meter()
+    producer.stdin.write(b"go\n")
+    async with asyncio.timeout(PATIENCE):
+        await done.wait()
     result = meter.result(job["count"])
-    task.cancel()
-    await asyncio.wait([task])
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    await producer.wait()
+    await asyncio.gather(*(session.close() for session in sessions))
     return result
 
 
-async def ack_latency(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Measure one message at a time, from the post to its acknowledgement."""
-    payload, samples = bytes(job["size"]), []
-    for _ in range(500):
-        await queue.post(payload)
-    meter = Meter()
-    clock = time.perf_counter_ns
-    for _ in range(job["count"]):
-        begin = clock()
-        await queue.post(payload)
-        samples.append(clock() - begin)
-    return meter.result(job["count"], samples_us=[s / 1000 for s in samples])
+# while something fails
 
 
-async def push_latency(queue: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Measure one message at a time, from the post to its delivery."""
-    payload, samples = bytes(job["size"]), []
-    meter = Meter()
-    clock = time.perf_counter_ns
-    for i in range(job["count"] + 500):
-        begin = clock()
-        queue.post_nowait(payload)
-        message = await queue.receive()
-        if i >= 500:
-            samples.append(clock() - begin)
-        message.confirm()
-    await queue.flush()
-    return meter.result(job["count"], samples_us=[s / 1000 for s in samples])
+async def endure(job: Job) -> Result:
+    """Post and receive while the broker fails, until a line arrives on the standard input."""
+    books, loop = Books(), asyncio.get_running_loop()
+    ended = loop.run_in_executor(None, sys.stdin.readline)
 
+    def acked(number: int) -> Callable[[asyncio.Future[Any]], None]:
+        def done(future: asyncio.Future[Any]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                books.acknowledged(number)
 
-PRODUCERS: dict[str, Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]] = {
-    f.__name__: f for f in (post_many, post_table, post_nowait, post_tasks, ack_latency, push_latency)
-}
-# Messages arrive once the queue is open: the time starts before that.
-CONSUMERS: dict[str, Callable[[Any, dict[str, Any], Meter], Awaitable[dict[str, Any]]]] = {
-    f.__name__: f
-    for f in (
-        consume,
-        consume_batches,
-        consume_tables,
-        await_handler,
-        handle,
-    )
-}
+        return done
 
+    async def receive() -> None:
+        async for message in queue:
+            books.received[int(message.data)] += 1
+            message.confirm()
 
-async def main(job: dict[str, Any]) -> dict[str, Any]:
-    import bmq
-
-    case = job["case"]
-    limits = {"max_unconfirmed_messages": job["unconfirmed"], "max_unconfirmed_bytes": 2**30}
-    async with bmq.connect(
-        job["broker"],
-        max_unacked_messages=max(200_000, job["count"]),
-        busy_poll=0.001 if job["awake"] else 0.0,
-    ) as session:
-        if case in CONSUMERS:
-            meter = Meter()
-            queue = await session.open_queue(job["queue"], read=True, **limits)
-            return await CONSUMERS[case](queue, job, meter)
-        queue = await session.open_queue(job["queue"], read=case == "push_latency", write=True, **limits)
-        return await PRODUCERS[case](queue, job)
+    async with opened(job, read=True, write=True) as queue:
+        reader = asyncio.create_task(receive())
+        print("ready", flush=True)
+        while not ended.done():
+            queue.post_nowait(b"%d" % books.posted).add_done_callback(acked(books.posted))
+            books.posted += 1
+            await asyncio.sleep(1 / RATE)
+        end = loop.time() + PATIENCE
+        while not books.complete() and loop.time() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        reader.cancel()
+    return books.result()
 
 
 if __name__ == "__main__":
-    job = json.loads(sys.argv[1])
-    if job["loop"] == "uvloop":
-        from bmq import run
+    job = job()
+    case = globals()[job["case"]]
+    if not asyncio.iscoroutinefunction(case):
+        answer(case(job))
+    elif job["loop"] == "uvloop":
+        answer(bmq.run(case(job)))
     else:
-        from asyncio import run
-    print(json.dumps(run(main(job))))
+        answer(asyncio.run(case(job)))

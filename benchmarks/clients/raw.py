@@ -1,22 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker's own limit: pre-encoded events over a bare socket, with acknowledgements only counted.
+"""The floors: encoded events over a bare socket, whose answers are only counted; see ``common.py``.
 
-Also fills a queue before a measurement, and empties the queue afterwards. Takes a JSON object as its argument
-(see ``harness.Job``), and prints its result as a JSON object. The GUIDs
-derive from the job's ``seed``: a second process can encode the confirmations of posted messages in advance.
+The GUIDs derive from the job's ``seed``: a second process can encode the confirmations of posted messages in
+advance.
 """
 
 from __future__ import annotations
 
-import gc
 import hashlib
-import json
 import socket
-import sys
 import threading
-import time
 from typing import Any
 from urllib.parse import urlsplit
+
+from common import PROPERTIES, WARM, Job, Meter, Result, answer, clock, job, memory, percentiles
 
 from bmq.wire import confirm, put
 from bmq.wire.constants import EventType, PutFlags
@@ -44,10 +41,9 @@ from bmq.wire.control_event import decode_event, encode_event
 from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
 from bmq.wire.properties import encode_properties
 
-PROPERTIES: dict[str, Any] = {"CustomerId": 1234, "OrderType": "EXPRESS"}
 PER_EVENT = 500
 EVENT_BYTES = 512 * 1024
-_LIST_HEADER, _ACK, _PUSH_HEADER = 4, 24, 32
+_LIST_HEADER, _ACK = 4, 24
 
 
 class Connection:
@@ -110,9 +106,9 @@ class Connection:
             raise SystemExit(f"cannot open {uri}: {answer.body}")
         return parameters
 
-    def configure(self, subscribed: bool, *, wait: bool = True, unconfirmed: int = 2**31 - 1) -> None:
+    def configure(self, subscribed: bool, *, wait: bool = True) -> None:
         consumer = ConsumerInfo(
-            max_unconfirmed_messages=unconfirmed,
+            max_unconfirmed_messages=2**31 - 1,
             max_unconfirmed_bytes=2**62,
             consumer_priority=0,
             consumer_priority_count=1,
@@ -150,7 +146,7 @@ def guids(seed: str, count: int) -> list[bytes]:
     return [i.to_bytes(4, "big") + tail for i in range(1, count + 1)]
 
 
-def put_events(job: dict[str, Any]) -> list[bytes]:
+def put_events(job: Job) -> list[bytes]:
     payload, flags, schema = bytes(job["size"]), PutFlags.ACK_REQUESTED, 0
     if job["properties"]:
         payload = encode_properties(PROPERTIES, new=True) + payload
@@ -164,12 +160,11 @@ def put_events(job: dict[str, Any]) -> list[bytes]:
     return events
 
 
-def post(job: dict[str, Any]) -> dict[str, Any]:
+def post(job: Job) -> Result:
     connection = Connection(job["broker"])
     parameters = connection.open(job["queue"], QueueFlags.WRITE)
     chunks = [b"".join(group) for group in _groups(put_events(job))]
-    gc.collect()
-    cpu, wall = time.process_time(), time.perf_counter()
+    meter = Meter()
     writer = threading.Thread(target=lambda: [connection.socket.sendall(chunk) for chunk in chunks])
     writer.start()
     left = job["count"]
@@ -180,11 +175,11 @@ def post(job: dict[str, Any]) -> dict[str, Any]:
         left -= acks
         if left <= 0:
             break
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    result = meter.result(job["count"])
     writer.join()
     connection._buffer = b""
     connection.close(parameters)
-    return {"rate": job["count"] / wall, "cpu": cpu, "cpu_us": cpu / job["count"] * 1e6}
+    return result
 
 
 def _groups(events: list[bytes]) -> list[list[bytes]]:
@@ -193,14 +188,13 @@ def _groups(events: list[bytes]) -> list[list[bytes]]:
     return [events[start : start + each] for start in range(0, len(events), each)]
 
 
-def consume(job: dict[str, Any]) -> dict[str, Any]:
+def consume(job: Job) -> Result:
     """Receive and confirm the messages of ``post`` with the same seed."""
     count = job["count"]
     confirms = [confirm.encode_confirm(0, guid, 0) for guid in guids(job["seed"], count)]
     connection = Connection(job["broker"])
     parameters = connection.open(job["queue"], QueueFlags.READ)
-    gc.collect()
-    cpu, wall = time.process_time(), time.perf_counter()
+    meter = Meter()
     connection.configure(True, wait=False)
     done = each = 0
     for held, offset, length in connection.bodies(EventType.PUSH):
@@ -212,43 +206,20 @@ def consume(job: dict[str, Any]) -> dict[str, Any]:
         done += messages
         if done >= count:
             break
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    result = meter.result(count)
     connection._buffer = b""
     connection.configure(False)
     connection.close(parameters)
-    return {"rate": count / wall, "cpu": cpu, "cpu_us": cpu / count * 1e6}
+    return result
 
 
-def drain(job: dict[str, Any]) -> dict[str, Any]:
-    """Confirm ``count`` messages with any GUIDs."""
-    connection = Connection(job["broker"])
-    parameters = connection.open(job["queue"], QueueFlags.READ)
-    # A broker drops clients for which it would have to buffer a gigabyte.
-    connection.configure(True, wait=False, unconfirmed=200_000)
-    left = job["count"]
-    for held, offset, length in connection.bodies(EventType.PUSH):
-        at, end, confirms = offset + HEADER_SIZE, offset + length, []
-        while at < end:
-            confirms.append(confirm.encode_confirm(0, held[at + 12 : at + 28], 0))
-            at += (int.from_bytes(held[at : at + 4], "big") & 0x0FFFFFFF) * 4
-        connection.socket.sendall(confirm.pack_confirms(confirms))
-        left -= len(confirms)
-        if left <= 0:
-            break
-    connection._buffer = b""
-    connection.configure(False)
-    connection.close(parameters)
-    return {"rate": 0.0, "cpu": 0.0}
-
-
-def ack_latency(job: dict[str, Any]) -> dict[str, Any]:
-    """Send one pre-encoded event at a time, without threads or an event loop: the floor of every client."""
+def ack(job: Job) -> Result:
+    """Send one encoded event at a time, without threads or an event loop: the floor of every client."""
     connection = Connection(job["broker"])
     parameters = connection.open(job["queue"], QueueFlags.WRITE)
-    payload, samples, clock = bytes(job["size"]), [], time.perf_counter_ns
-    if job["awake"]:
-        connection.socket.setblocking(False)
-    for i, guid in enumerate(guids(job["seed"], job["count"] + 500)):
+    payload, samples = bytes(job["size"]), []
+    connection.socket.setblocking(not job.get("awake"))
+    for guid in guids(job["seed"], job["count"] + WARM):
         body = put.encode_put(0, guid, payload)
         event = pack_event_header(HEADER_SIZE + len(body), EventType.PUT) + body
         begin = clock()
@@ -259,15 +230,30 @@ def ack_latency(job: dict[str, Any]) -> dict[str, Any]:
                 break
             except BlockingIOError:
                 pass
-        if i >= 500:
-            samples.append((clock() - begin) / 1000)
+        samples.append(clock() - begin)
     connection.socket.setblocking(True)
     connection.close(parameters)
-    return {"rate": 0.0, "cpu": 0.0, "samples_us": samples}
+    return percentiles(samples[WARM:])
 
 
-CASES = {f.__name__: f for f in (post, consume, drain, ack_latency)}
+def hold(job: Job) -> Result:
+    """Make what every client must hold of a message: the bytes, the GUID, a record and a place in a list."""
+    before, size, count = memory(), job["size"], job["count"]
+    held = [Record(number.to_bytes(16, "big"), bytes(size)) for number in range(count)]
+    return {"bytes": (memory() - before) / len(held)}
+
+
+class Record:
+    """A message handed out: what its confirmation needs, its consumer, and the values read so far."""
+
+    __slots__ = ("arrival", "confirmed", "consumer", "data", "flags", "guid", "properties", "sub_ids")
+
+    def __init__(self, guid: bytes, data: bytes) -> None:
+        self.guid, self.data = guid, data
+        self.arrival = self.consumer = self.confirmed = self.properties = None
+        self.flags = self.sub_ids = 1
+
 
 if __name__ == "__main__":
-    job = json.loads(sys.argv[1])
-    print(json.dumps(CASES[job["case"]](job)))
+    job = job()
+    answer(globals()[job["case"]](job))

@@ -27,10 +27,9 @@ from tests.pages import at_broker
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = (
-    "README", "benchmarks/RESULTS",
-    "docs/reference/admin", "docs/guides/embedded-broker", "docs/guides/delays",
+    "README", "docs/reference/admin", "docs/guides/embedded-broker", "docs/guides/delays",
     "docs/reference/events", "docs/explain/failure", "docs/guides/ordering", "docs/operate/observe",
-    "docs/operate/opentelemetry", "docs/explain/performance", "docs/operate/prometheus",
+    "docs/operate/opentelemetry", "docs/operate/prometheus",
     "docs/guides/requests", "docs/data/tables",
 )  # fmt: skip
 CODE_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
