@@ -8,6 +8,7 @@ Checks, their order, statuses and texts follow a real broker (openQueue, configu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -60,6 +61,10 @@ _REFUSED_ACK = 5
 _NEGATIVE = "No [read|write|admin] Count must be <0"
 
 _SCHEME = "bmq://"
+_ILLEGAL_IN_DOMAIN = re.compile(r"[^-a-zA-Z0-9._]")
+_ILLEGAL_IN_TIER = re.compile(r"[^-a-zA-Z0-9]")
+_ILLEGAL_IN_NAME = re.compile(r"[^-a-zA-Z0-9_.]")
+_LONGEST_QUEUE_NAME = 64
 
 
 def _status(category: StatusCategory, message: str, code: int = 0) -> Status:
@@ -101,10 +106,7 @@ class ConnectedClient:
         try:
             uri = QueueUri.parse(wanted.uri)
         except InvalidURI as error:
-            reason = str(error)
-            if not wanted.uri.startswith(_SCHEME):
-                reason = f'Invalid scheme: uri must start with "{_SCHEME}"'
-            return _status(_REFUSED, reason)
+            return _status(_REFUSED, _uri_problem(wanted.uri) or str(error))
         problem = _check_parameters(wanted)
         if problem:
             return _status(_INVALID, problem)
@@ -387,6 +389,7 @@ class SubStream:
         subscribers: the subscriptions by id, including those without a part in routing.
         active: the subscriptions of the configuration that have a consumer.
         unconfirmed: delivered messages in the order of delivery, with the time of delivery.
+        last_sent: time and GUID of the latest message sent out of order; None after the confirmation.
     """
 
     handle: QueueHandle
@@ -401,6 +404,7 @@ class SubStream:
     unconfirmed: dict[bytes, tuple[MessageRecord, Subscriber, float]] = field(
         default_factory=dict[bytes, tuple[MessageRecord, Subscriber, float]]
     )
+    last_sent: tuple[float, bytes] | None = None
 
     @property
     def open(self) -> bool:
@@ -524,6 +528,40 @@ class QueueHandle:
 def _signed(q_id: int) -> int:
     """Return a qId as in the binary headers: queue ids are unsigned in requests, and signed there."""
     return q_id - 2**32 if q_id >= 2**31 else q_id
+
+
+def _uri_problem(uri: str) -> str:
+    """Return the text for a bad queue URI; "" when it finds nothing wrong."""
+    if not uri.startswith(_SCHEME):
+        return f'Invalid scheme: uri must start with "{_SCHEME}"'
+    authority, slash, path = uri[len(_SCHEME) :].partition("/")
+    domain, has_tier, tier = authority.partition(".~")
+    if not domain:
+        return "Missing domain"
+    if bad := _ILLEGAL_IN_DOMAIN.search(domain):
+        return f"Domain parsing failed: unsupported char (int){ord(bad[0])}"
+    if has_tier and not tier:
+        return "Empty tier"
+    if bad := _ILLEGAL_IN_TIER.search(tier):
+        return f"Tier parsing failed: unsupported char (int){ord(bad[0])}"
+    queue, question, query = path.partition("?")
+    if not slash or not queue:
+        return "Missing queue"
+    if bad := _ILLEGAL_IN_NAME.search(queue):
+        return f"Path parsing failed: unsupported char (int){ord(bad[0])}"
+    if question:
+        key, equals, app_id = query.partition("=")
+        if not equals:
+            return "Query parsing failed: no separator found"
+        if not app_id:
+            return 'Query parsing failed: missing value after "="'
+        if key != "id":
+            return f'Query parsing failed: unsupported query "{key}"'
+        if bad := _ILLEGAL_IN_NAME.search(app_id):
+            return f"Query parsing failed: unsupported char (int){ord(bad[0])}"
+    if len(queue) > _LONGEST_QUEUE_NAME:
+        return f"Queue name exceeds {_LONGEST_QUEUE_NAME} characters"
+    return ""
 
 
 def _check_parameters(wanted: QueueHandleParameters) -> str:

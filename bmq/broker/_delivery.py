@@ -24,9 +24,24 @@ if TYPE_CHECKING:
 
 __all__ = ["AppDelivery", "Effort"]
 
+# A message whose consumers lost their connections may be the cause ("poison"). With few delivery attempts
+# left, such a message is redelivered after a delay, and after a longer delay with very few left.
+_HIGH_THRESHOLD, _LOW_THRESHOLD = 4, 2
+_LOW_INTERVAL, _HIGH_INTERVAL = 1.0, 3.0
+
 _Entry = tuple[int, MessageRecord]
 #: Smallest number of entries at which removing entries of deleted messages pays off.
 _COMPACT_FROM = 16
+
+
+def _poison_delay(message: MessageRecord, bit: int) -> float:
+    """Return the seconds between redeliveries of a suspected poison message to a consumer; 0 for no delay."""
+    if message.attempts is None:
+        return 0.0
+    left = message.attempts.get(bit)
+    if left is None or left > _HIGH_THRESHOLD:
+        return 0.0
+    return _LOW_INTERVAL if left > _LOW_THRESHOLD else _HIGH_INTERVAL
 
 
 @dataclass(slots=True, eq=False)
@@ -179,6 +194,7 @@ class AppDelivery:
         redelivery: messages whose consumer has left.
         aside: messages skipped because no consumer could take the message.
         matcher: the application subscription; None if every message is for the application.
+        wait_until: time of the next attempt to deliver a suspected poison message.
         postponed: whether deliveries are paused to give the remaining clients a turn.
         queue_times: times from the arrival of a message to its delivery.
         confirm_times: times from delivery to confirmation.
@@ -193,6 +209,7 @@ class AppDelivery:
     redelivery: WaitingMessages = field(default_factory=WaitingMessages)
     aside: WaitingMessages = field(default_factory=WaitingMessages)
     matcher: Evaluator | None = None
+    wait_until: float | None = None
     postponed: bool = False
     queue_times: WaitingTimes = field(default_factory=WaitingTimes)
     confirm_times: WaitingTimes = field(default_factory=WaitingTimes)
@@ -219,6 +236,7 @@ class AppDelivery:
         self.changed = False
         self.queue.effort.spent += len(self.streams) + len(self.redelivery) + len(self.aside)
         for stream in self.streams:
+            stream.last_sent = None
             for subscriber in stream.subscribers.values():
                 subscriber.leave()
         self._routing = Routing(self.streams) if self.streams else NOBODY
@@ -226,11 +244,13 @@ class AppDelivery:
             stream.forget_subscribers()
         self.redelivery.wake()
         self.aside.wake()
+        self.wait_until = None
 
     def deliver(self, now: float) -> None:
         """Deliver waiting messages while consumers have room; pause to give the remaining clients a turn."""
         if self.postponed:
             return
+        self.wait_until = None
         if not self.bit or not (self.behind or self.aside) or not self.routing.groups:
             return
         if self._offer(self.redelivery, now):
@@ -239,25 +259,37 @@ class AppDelivery:
             self._catch_up(self.resume, now)
 
     def _offer(self, backlog: WaitingMessages, now: float) -> bool:
-        """Deliver messages of a backlog; return False if the limit of work stopped the delivery."""
+        """Deliver messages of a backlog, until the limit of time or work is reached.
+
+        Returns:
+            False if a delay or the limit of work stopped the delivery; otherwise True.
+        """
         bit, effort, cost = self.bit, self.queue.effort, self.routing.cost
         while (message := backlog.next()) is not None:
             if not message.pending & bit:
                 backlog.discard(message)
                 continue
-            selected = self.routing.select(message)
-            if selected is None:
-                backlog.put_back(message)
-                return True
-            effort.spent += cost
-            if isinstance(selected, tuple):
-                backlog.wait(message, selected)
-                if effort.spent > effort.enough:
-                    effort.postpone(self)
+            delay = _poison_delay(message, bit)
+            if delay:
+                chosen = self._select_slowly(message, delay, now)
+                if chosen is None:
+                    backlog.put_back(message)
                     return False
-                continue
+            else:
+                selected = self.routing.select(message)
+                if selected is None:
+                    backlog.put_back(message)
+                    return True
+                effort.spent += cost
+                if isinstance(selected, tuple):
+                    backlog.wait(message, selected)
+                    if effort.spent > effort.enough:
+                        effort.postpone(self)
+                        return False
+                    continue
+                chosen = selected
             backlog.discard(message)
-            self._send(selected, message, now)
+            self._send(chosen, message, now)
         return True
 
     def _catch_up(self, message: MessageRecord | None, now: float) -> None:
@@ -282,10 +314,25 @@ class AppDelivery:
                     self._send(selected, message, now)
             message = message.next
 
+    def _select_slowly(self, message: MessageRecord, delay: float, now: float) -> Subscriber | None:
+        """Return a consumer without a redelivered message in the last ``delay`` seconds."""
+        wait: float | None = None
+        for subscriber in self.routing.candidates(message):
+            last = subscriber.stream.last_sent
+            left = 0.0 if last is None else last[0] + delay - now
+            if left <= 0:
+                return subscriber
+            wait = left if wait is None else min(wait, left)
+        if wait is not None:
+            self.wait_until = now + wait
+            self.queue.deadlines.set(self, self.wait_until)
+        return None
+
     def _send(self, subscriber: Subscriber, message: MessageRecord, now: float) -> None:
         stream = subscriber.stream
         if stream.take(subscriber, message, now):
             self.queue.count_push(self, message, now - message.arrival)
+            stream.last_sent = (now, message.guid)
             stream.handle.push(message, subscriber.option, out_of_order=True)
 
     def confirm(self, stream: SubStream, guids: Sequence[bytes], now: float) -> None:
@@ -309,6 +356,10 @@ class AppDelivery:
                 message.pending ^= bit
                 if not message.pending:
                     queue.remove(message)
+            if stream.last_sent is not None and stream.last_sent[1] == guid:
+                stream.last_sent = None
+                if self.wait_until is not None:
+                    queue.serve(self, now)
             if subscriber.full:
                 self.readmit(subscriber, now)
 

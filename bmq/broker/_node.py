@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -110,10 +110,12 @@ class BrokerNode:
         self.postpone: Callable[[], None] | None = None
         self._going_on = False
         self._touched: dict[BrokerQueue, dict[AppDelivery, None]] = {}
-        #: Times of the next look at a queue: within a second after activity, then at the next expiry.
-        self.deadlines: Deadlines[BrokerQueue] = Deadlines()
-        # Empty queues without clients, the oldest first.
-        self._idle: dict[BrokerQueue, None] = {}
+        #: Times of the next look at a queue (within a second after activity, then at the next expiry), and of
+        #: the next redelivery to an application that waits.
+        self.deadlines: Deadlines[BrokerQueue | AppDelivery] = Deadlines()
+        # Empty queues without clients, the oldest first: queues without any post, and the rest.
+        self._unused: OrderedDict[BrokerQueue, None] = OrderedDict()
+        self._idle: OrderedDict[BrokerQueue, None] = OrderedDict()
 
     def admin(self, command: str, now: float) -> str:
         """Carry out an admin command and return the answer."""
@@ -174,20 +176,27 @@ class BrokerNode:
 
     def forget(self, queue: BrokerQueue) -> None:
         """Forget a queue with its content."""
+        for app in queue.apps.values():
+            self.deadlines.discard(app)
         queue.dispose()
         self.domains[queue.domain.config.name].queues.pop(queue.uri, None)
         self.queues.pop(queue.uri, None)
         self.deadlines.discard(queue)
+        self._unused.pop(queue, None)
         self._idle.pop(queue, None)
         self._touched.pop(queue, None)
 
     def in_use(self, queue: BrokerQueue) -> None:
         """Note that a client has a queue open."""
         queue.idle_since = None
+        self._unused.pop(queue, None)
         self._idle.pop(queue, None)
 
     def idle(self, queue: BrokerQueue, now: float) -> None:
-        """Note that no client has a queue open. Of too many empty queues, the oldest are forgotten."""
+        """Note that no client has a queue open any more.
+
+        With too many empty queues, the oldest are forgotten at once, queues without any post first.
+        """
         queue.idle_since = now
         self._watch(queue, now + QUEUE_KEEPALIVE)
         self._note_idle(queue)
@@ -195,9 +204,9 @@ class BrokerNode:
     def _note_idle(self, queue: BrokerQueue) -> None:
         if queue.handles or queue.store:
             return  # not idle while messages are stored; _look_after calls again
-        self._idle[queue] = None
-        while len(self._idle) > self.bounds.idle_queues:
-            self.forget(next(iter(self._idle)))
+        (self._idle if queue.posted else self._unused)[queue] = None
+        while len(self._idle) + len(self._unused) > self.bounds.idle_queues:
+            self.forget(next(iter(self._unused or self._idle)))
 
     # ---- delivering
 
@@ -255,12 +264,15 @@ class BrokerNode:
         return self.deadlines.first
 
     def tick(self, now: float) -> None:
-        """Do the due work: expire messages, forget GUIDs and idle queues.
+        """Do the due work: expire messages, forget GUIDs and idle queues, retry suspected poison messages.
 
         A large amount of work is done in parts; the next part is due at once.
         """
         for due in self.deadlines.due(now, _DUE_AT_ONCE):
-            self._look_after(due, now)
+            if isinstance(due, AppDelivery):
+                self.touch(due.queue, due)
+            else:
+                self._look_after(due, now)
         self.deliver(now)
 
     def _watch(self, queue: BrokerQueue, deadline: float) -> None:
@@ -275,7 +287,7 @@ class BrokerNode:
         if expired:
             for app in queue.apps.values():
                 self.touch(queue, app)
-        queue.store.forget(now)
+        queue.tidy(now)
         deadline = (
             now if expired == _EXPIRED_AT_ONCE else queue.store.next_deadline(queue.domain.config.message_ttl)
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bmq.broker._consumer_filter import passes
 from bmq.broker._delivery import AppDelivery
 from bmq.broker._routing import Subscriber, compile_expression
-from bmq.broker._storage import MessageRecord, MessageStore, property_lookup
+from bmq.broker._storage import MessageRecord, MessageStore, property_lookup, shrink
 from bmq.broker._views import BrokerQueueStats, PostedMessage
 from bmq.broker.domain_config import DomainConfig, Mode
 from bmq.subscriptions import Evaluator
@@ -48,6 +48,7 @@ class BrokerQueue:
         handles: clients of the queue, in the order of opening.
         store: the messages.
         position: first message not considered by any application; None if every message was considered.
+        deadlines: the node's deadlines, for applications with a delay before their next redelivery.
         budget: limits for decompression.
         effort: counter of the work done.
         postponed: whether deliveries are paused to give the remaining clients a turn.
@@ -62,7 +63,8 @@ class BrokerQueue:
     def __init__(self, uri: QueueUri, domain: Domain, node: BrokerNode) -> None:
         self.uri = uri.canonical
         self.domain = domain
-        self.budget, self.effort, self.posts = node.budget, node.work, node.posts
+        self.deadlines, self.budget = node.deadlines, node.budget
+        self.effort, self.posts = node.work, node.posts
         self.postponed = False
         self.apps: dict[str, AppDelivery] = {}
         self.authorized: list[AppDelivery] = []
@@ -316,10 +318,19 @@ class BrokerQueue:
         """
         for app in self.apps.values():
             app.clear()
+            app.wait_until = None
+            self.deadlines.discard(app)
         for message in self.store:
             message.attempts = None
         self.position = self.store.first
         self.store.forget_remembered()
+
+    def tidy(self, now: float) -> None:
+        """Forget GUIDs older than the deduplication window, and release unused memory."""
+        self.store.forget(now)
+        for app in self.apps.values():
+            for stream in app.streams:
+                shrink(stream.unconfirmed)
 
     # ---- clients
 

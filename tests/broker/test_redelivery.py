@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages whose consumer disappears: redelivery, delivery attempts."""
+"""Messages whose consumer disappears: redelivery, delivery attempts, suspected poison."""
 
 from __future__ import annotations
 
@@ -52,6 +52,72 @@ def test_the_last_attempt_removes_the_message_for_that_application_only() -> Non
     assert len(core.node.queues[FANOUT].store) == 1
 
 
+def test_suspects_come_one_at_a_time_to_one_consumer() -> None:
+    """A fresh consumer gets the first at once and the next after an interval: 3 s with two attempts left."""
+    core = Core(domain("bmq.test.rda.priority", message_ttl=300))
+    sender = producer(core, RDA)
+    first = core.client()
+    first.consume(RDA)
+    sender.put(b"0", b"1", b"2")
+    first.crash()
+    second = core.client()
+    second.consume(RDA)
+    sender.put(b"new")
+    assert second.payloads == [b"0"]
+    core.advance(2.9)
+    assert second.payloads == []
+    core.advance(0.2)
+    assert second.payloads == [b"1"]
+    core.advance(3.1)
+    assert second.payloads == [b"2", b"new"]
+
+
+def test_confirming_the_suspect_ends_the_wait() -> None:
+    core = Core()
+    sender = producer(core, RDA)
+    first = core.client()
+    first.consume(RDA)
+    guids = sender.put(b"0", b"1")
+    first.crash()
+    second = core.client()
+    second.consume(RDA)
+    assert second.payloads == [b"0"]
+    second.confirm(guids[0])
+    assert second.payloads == [b"1"]
+
+
+def test_the_interval_is_shorter_with_more_attempts_left() -> None:
+    """Above 4 attempts left no delay, above 2 one second, else three."""
+    for attempts, interval in ((6, 0.0), (5, 1.0), (4, 1.0), (3, 3.0)):
+        core = Core(domain("bmq.test.rda.priority", max_delivery_attempts=attempts))
+        first, second = core.client(), core.client()
+        first.consume(RDA)
+        producer(core, RDA).put(b"0", b"1")
+        first.crash()
+        second.consume(RDA)
+        if not interval:
+            assert second.payloads == [b"0", b"1"]
+            continue
+        assert second.payloads == [b"0"]
+        core.advance(interval - 0.1)
+        assert second.payloads == []
+        core.advance(0.2)
+        assert second.payloads == [b"1"]
+
+
+def test_any_change_of_the_consumers_ends_the_wait() -> None:
+    """Seen in a real broker: a reconfigure forgets when the last suspect was sent."""
+    core = Core()
+    first, second = core.client(), core.client()
+    first.consume(RDA)
+    producer(core, RDA).put(b"0", b"1")
+    first.crash()
+    second.consume(RDA)
+    assert second.payloads == [b"0"]
+    second.configure(subscription(9))
+    assert second.payloads == [b"1"]
+
+
 def test_message_is_not_sent_twice_to_the_same_consumer() -> None:
     core = Core()
     first, second = core.client(), core.client()
@@ -77,7 +143,7 @@ def test_a_stream_opened_twice_needs_two_closes() -> None:
 
 
 def test_after_a_restart_a_message_has_all_its_attempts_again() -> None:
-    """After two of three attempts, three more lost connections are possible."""
+    """After two of three attempts, three more lost connections are possible, without pauses between them."""
     core = Core()
     producer(core, RDA).put(b"suspect")
     for _ in range(2):
