@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from bmq import _world
 from bmq._json import orjson
+from bmq._version import __version__
 from bmq.broker._delivery import AppDelivery
 from bmq.broker._domain import Domain, Unavailable
 from bmq.broker._queue import BrokerQueue
@@ -85,17 +86,18 @@ def _run(commands: _AdminCommands, words: list[str]) -> Result:
         raise Refusal(f"cluster '{words[2]}' not found !")
     if heads[0] == "HELP":
         return commands.help()
-    for syntax, function in _COMMANDS.items():
+    for syntax, (function, fixed) in _COMMANDS.items():
         arguments = _arguments(syntax.split(), words)
         if arguments is not None:
-            return function(commands, *arguments)
+            return function(commands, *arguments, *fixed)
     raise _undecodable(f'Invalid command. Send "HELP" for list of commands. Invalid command word: {words[0]}')
 
 
 def _arguments(syntax: list[str], words: list[str]) -> list[str] | None:
     """Return the arguments of a command, or None if the words are another command.
 
-    In the syntax, ``<name>`` and ``(<name>|ALL)`` are any word, and everything else is a keyword.
+    In the syntax, ``<name>`` and ``(<name>|ALL)`` are any word, ``[A|B]`` is one of two words, and everything
+    else is a keyword.
     """
     if len(syntax) != len(words):
         return None
@@ -103,20 +105,27 @@ def _arguments(syntax: list[str], words: list[str]) -> list[str] | None:
     for expected, word in zip(syntax, words, strict=True):
         if expected[0] in "<(":
             arguments.append(word)
-        elif word.upper() != expected:
+        elif word.upper() not in expected.strip("[]").split("|"):
             return None
+        elif expected[0] == "[":
+            arguments.append(word.upper())
     return arguments
 
 
 _Function = TypeVar("_Function", bound=Callable[..., Result])
-_COMMANDS: dict[str, Callable[..., Result]] = {}
+_COMMANDS: dict[str, tuple[Callable[..., Result], tuple[str, ...]]] = {}
+_ELECTOR: Final = "CLUSTERS CLUSTER <name> STATE ELECTOR "
+_REPLICATION: Final = "CLUSTERS CLUSTER <name> STORAGE REPLICATION "
 
 
-def _command(syntax: str) -> Callable[[_Function], _Function]:
-    """Make a command of a method. Its docstring is the line of the command in the output of HELP."""
+def _command(syntax: str, *fixed: str) -> Callable[[_Function], _Function]:
+    """Make a command of a method: called with the command's arguments, and with ``fixed``.
+
+    The method's docstring is the line of the command in the output of HELP.
+    """
 
     def add(function: _Function) -> _Function:
-        _COMMANDS[syntax] = function
+        _COMMANDS[syntax] = function, fixed
         return function
 
     return add
@@ -134,7 +143,7 @@ class _AdminCommands:
         """Show this list."""
         commands = [
             {"command": syntax, "description": (function.__doc__ or "").removesuffix(".")}
-            for syntax, function in _COMMANDS.items()
+            for syntax, (function, _) in _COMMANDS.items()
         ]
         return {"help": {"commands": commands, "isPlumbing": False}}
 
@@ -389,15 +398,21 @@ class _AdminCommands:
         return _SUCCESS
 
     @_command("CLUSTERS CLUSTER <name> STORAGE SUMMARY")
-    def storage(self, _: str) -> Result:
+    def storage(self, cluster: str) -> Result:
         """Show the storage of a cluster."""
+        return self.partition_storage(cluster, "0")
+
+    @_command("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> SUMMARY")
+    def partition_storage(self, _: str, partition: str) -> Result:
+        """Show the storage of a partition."""
+        _check_partition(partition)
         queues = self._node.queues.values()
         empty = {"positionBytes": 0, "sizeBytes": 0, "outstandingBytes": 0}
         summary: Result = {
             "primaryNodeDescription": _NODE,
             "primaryLeaseId": 1,
             "sequenceNum": sum(queue.posted for queue in queues),
-            "isAvailable": True,
+            "isAvailable": self._node.available,
             "fileSets": [],
             "activeFileSet": {"dataFile": empty, "journalFile": empty, "qlistFile": empty},
             "totalMappedBytes": 0,
@@ -409,7 +424,93 @@ class _AdminCommands:
         store = {"partitionId": 0, "state": "open", "summary": summary}
         return {"clusterStorageSummary": {"clusterFileStoreLocation": "", "fileStores": [store]}}
 
+    @_command("CLUSTERS CLUSTER <name> STORAGE PARTITION (<partitionId>|ALL) [ENABLE|DISABLE|ROLLOVER]")
+    def change_partition(self, _: str, partition: str, action: str) -> Result:
+        """Have a partition accept or refuse posts, or continue with new files; without files no effect."""
+        # Messages are in memory: a rollover has nothing to copy.
+        _check_partition(partition, lowest=-1 if action == "ROLLOVER" else 0)
+        if action != "ROLLOVER":
+            self._node.available = action == "ENABLE"
+        return _SUCCESS
+
+    @_command("CLUSTERS CLUSTER <name> STORAGE DOMAIN <domain_name> QUEUE_STATUS")
+    def queue_status(self, _: str, name: str) -> Result:
+        """Show the queues of a domain in the storage."""
+        domain = self._node.domains.get(name)
+        if domain is None:
+            raise Refusal(f"Unknown domain '{name}'")
+        return {"storageContent": _stored(domain.queues.values())}
+
+    # ---- settings
+
+    @_command("BROKERCONFIG DUMP")
+    def configuration(self) -> Result:
+        """Show the broker's configuration."""
+        configuration = {
+            "brokerInstanceName": "embedded",
+            "brokerVersion": 999999,
+            "configVersion": 999999,
+            "etcDir": str(self._node.source.missing),
+            "hostName": "localhost",
+            "hostTags": f"bmq {__version__}",
+        }
+        return {"brokerConfig": {"asJSON": orjson.dumps(configuration, option=orjson.OPT_INDENT_2).decode()}}
+
+    @_command(_ELECTOR + "LIST_TUNABLES", "ELECTOR")
+    @_command(_REPLICATION + "LIST_TUNABLES", "REPLICATION")
+    def list_quorum(self, _: str, scope: str) -> Result:
+        """Show all settings of the elector or the replication."""
+        peers = "have consensus" if scope == "ELECTOR" else "persist each message"
+        description = f"non-negative integer count of the number of peers required to {peers}"
+        value = {"theInteger": self._node.quorums[scope]}
+        return {"tunables": {"tunables": [{"name": "QUORUM", "value": value, "description": description}]}}
+
+    @_command(_ELECTOR + "[GET|GET_ALL] <parameter>", "ELECTOR")
+    @_command(_REPLICATION + "[GET|GET_ALL] <parameter>", "REPLICATION")
+    def show_quorum(self, _: str, __: str, name: str, scope: str) -> Result:
+        """Show a setting of the elector or the replication."""
+        if name.upper() != "QUORUM":
+            raise _unsupported(name)
+        value = {"theInteger": self._node.quorums[scope]}
+        return {"tunable": {"name": "Quorum", "value": value, "description": ""}}
+
+    @_command(_ELECTOR + "[SET|SET_ALL] <parameter> <value>", "ELECTOR")
+    @_command(_REPLICATION + "[SET|SET_ALL] <parameter> <value>", "REPLICATION")
+    def change_quorum(self, _: str, __: str, name: str, text: str, scope: str) -> Result:
+        """Change a setting of the elector or the replication; remembered without effect."""
+        if name.upper() != "QUORUM":
+            raise Refusal(f"Unknown tunable name '{name}'")
+        value = int(text) if text.isdecimal() and len(text) < 20 else -1
+        if not 0 <= value < _INT64:
+            raise Refusal(
+                "The QUORUM tunable must be a non-negative integer, but instead the following was "
+                f"specified: {text}"
+            )
+        old, self._node.quorums[scope] = self._node.quorums[scope], value
+        return {
+            "tunableConfirmation": {
+                "name": "Quorum",
+                "oldValue": {"theInteger": old},
+                "newValue": {"theInteger": value},
+            }
+        }
+
     # ---- statistics
+
+    @_command("STAT LIST_TUNABLES")
+    def list_statistics_settings(self) -> Result:
+        """Show all settings of the statistics; this broker has none."""
+        return {"tunables": {"tunables": []}}
+
+    @_command("STAT GET <parameter>")
+    def show_statistics_setting(self, name: str) -> Result:
+        """Show a setting of the statistics; this broker has none."""
+        raise Refusal(f"StatConsumer '{_stat_consumer(name)}' does not exist")
+
+    @_command("STAT SET <parameter> <value>")
+    def change_statistics_setting(self, name: str, _: str) -> Result:
+        """Change a setting of the statistics; this broker has none."""
+        raise Refusal(f"No configuration found for StatConsumer '{_stat_consumer(name)}'")
 
     @_command("STAT SHOW")
     def statistics(self) -> Result:
@@ -441,8 +542,36 @@ def _integer(text: str, what: str) -> int:
     raise _undecodable(f"Invalid {what}: {text.upper()}")
 
 
+def _check_partition(text: str, *, lowest: int = 0) -> None:
+    try:
+        number = int(text) if text.upper() != "ALL" else -1
+    except ValueError:
+        raise _undecodable(
+            "Invalid <partitionId> in command CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId>: "
+            f"{text}"
+        ) from None
+    if number > 0:
+        raise Refusal(f"Too high partitionId value: '{number}'")
+    if number < lowest:
+        raise Refusal(f"Too low partitionId value: '{number}'")
+
+
 def _unknown_app(queue: BrokerQueue, app_id: str) -> str:
     return f"Specified appId '{app_id}' not found in the storage of queue '{queue.uri}'."
+
+
+def _unsupported(name: str) -> Refusal:
+    return Refusal(
+        f"Unsupported tunable '{name}': Issue the LIST_TUNABLES command for the list of supported tunables."
+    )
+
+
+def _stat_consumer(name: str) -> str:
+    """Return the consumer of statistics of a setting, as a real broker names it."""
+    consumer, dot, setting = name.rpartition(".")
+    if not consumer or not dot or setting.upper() != "PUBLISHINTERVAL":
+        raise _unsupported(name)
+    return consumer
 
 
 # ---- parts of answers

@@ -104,6 +104,10 @@ class BrokerNode:
         #: The log of refused clients and actions.
         self.refusals = LogLimit(_log)
         self.stopping = False
+        #: Settings of admin commands, remembered without effect: the state of the partition, and how many
+        #: nodes must agree, by scope.
+        self.available = True
+        self.quorums = {"ELECTOR": 1, "REPLICATION": 1}
         #: The work done so far, in steps of some microseconds each, and the deliveries that are paused.
         self.work = Effort()
         #: Called when deliveries pause: calls :meth:`go_on` after other clients. None: no pauses.

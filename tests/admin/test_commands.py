@@ -67,6 +67,40 @@ async def test_storage_lists_the_files_and_queues(broker: bmq.broker.Broker, adm
         (part,) = await admin.cluster_storage("local")
         assert (part.id, part.state, part.available) == (0, "open", True)
         assert [(each.uri, each.messages, each.bytes) for each in part.queues] == [(URI, 1, 5)]
+        (stored,) = part.queues
+        summary = await admin.query(f"CLUSTERS CLUSTER local STORAGE DOMAIN {PRIORITY} QUEUE_STATUS")
+        assert [each["queueUri"] for each in summary["storageContent"]["storages"]] == [stored.uri]
+    with pytest.raises(bmq.errors.AdminError, match="Too high partitionId value: '7'"):
+        await admin.query("CLUSTERS CLUSTER local STORAGE PARTITION 7 SUMMARY")
+    with pytest.raises(bmq.errors.AdminError, match="Unknown domain"):
+        await admin.query("CLUSTERS CLUSTER local STORAGE DOMAIN no.such.domain QUEUE_STATUS")
+
+
+async def test_partitions_are_disabled_and_enabled(admin: Admin) -> None:
+    for action, available in (("DISABLE", False), ("ENABLE", True), ("ROLLOVER", True)):
+        answer = await admin.query(f"CLUSTERS CLUSTER local STORAGE PARTITION 0 {action}")
+        assert answer == {"success": {}}
+        assert [part.available for part in await admin.cluster_storage("local")] == [available]
+
+
+async def test_tunables_are_listed_shown_and_changed(admin: Admin) -> None:
+    for scope in ("CLUSTERS CLUSTER local STATE ELECTOR", "CLUSTERS CLUSTER local STORAGE REPLICATION"):
+        (listed,) = (await admin.query(f"{scope} LIST_TUNABLES"))["tunables"]["tunables"]
+        assert (listed["name"], listed["value"]) == ("QUORUM", {"theInteger": 1})
+        assert "non-negative integer" in listed["description"]
+        change = (await admin.query(f"{scope} SET quorum 2"))["tunableConfirmation"]
+        assert change == {"name": "Quorum", "oldValue": {"theInteger": 1}, "newValue": {"theInteger": 2}}
+        for verb in ("GET", "GET_ALL"):
+            assert (await admin.query(f"{scope} {verb} QUORUM"))["tunable"]["value"] == {"theInteger": 2}
+        assert "tunableConfirmation" in await admin.query(f"{scope} SET_ALL QUORUM 1")
+        for wrong in ("-1", "1.5", "many", "true", "null"):
+            with pytest.raises(bmq.errors.AdminError, match="must be a non-negative integer"):
+                await admin.query(f"{scope} SET QUORUM {wrong}")
+        with pytest.raises(bmq.errors.AdminError, match="Unsupported tunable"):
+            await admin.query(f"{scope} GET NOTHING")
+    assert (await admin.query("STAT LIST_TUNABLES"))["tunables"].get("tunables", []) == []
+    with pytest.raises(bmq.errors.AdminError, match="'p' does not exist"):
+        await admin.query("STAT GET p.PUBLISHINTERVAL")
 
 
 async def test_a_domain_is_removed_in_two_steps(broker: bmq.broker.Broker, admin: Admin) -> None:
