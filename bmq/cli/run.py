@@ -173,9 +173,10 @@ def find_app(target: str, directory: Path) -> bmq.App[Any]:
 
 async def changes(directory: Path) -> AsyncIterator[Path]:
     """Yield a new, deleted or changed Python file below a directory, after each change."""
-    from watchfiles import PythonFilter, awatch
+    import watchfiles
 
-    async for found in awatch(directory, watch_filter=PythonFilter()):
+    watch: Any = watchfiles.awatch  # its type is unknown without trio
+    async for found in watch(directory, watch_filter=watchfiles.PythonFilter()):
         yield Path(min(path for _, path in found))
 
 

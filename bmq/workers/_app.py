@@ -315,7 +315,7 @@ class App(Registrar, Generic[S]):
             UsageError, InvalidURI: as for :class:`bmq.workers.Sweeper`.
             StateError: the app is running.
         """
-        self._check_open()
+        self._check_open("sweepers")
         sweeper = Sweeper(
             queue,
             put_aside=put_aside,
@@ -331,9 +331,9 @@ class App(Registrar, Generic[S]):
         begun = self._life.begun = running_loop().create_future()
         return begun
 
-    def _check_open(self) -> None:
+    def _check_open(self, parts: str = "handlers") -> None:
         if self._life.state is not LifeState.STOPPED:
-            raise StateError("the app is running; register its handlers before")
+            raise StateError(f"the app is running; register its {parts} before")
 
     @property
     def session(self) -> Session:

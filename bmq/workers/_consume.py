@@ -184,13 +184,11 @@ async def consume(
         async with app_dependencies((plan,), context):
             if group is not None:
                 consumer = idle_consumer_of(group.queue)
+            elif isinstance(whole, Queue):
+                discarding = chosen.discard_unmatched
+                consumer = whole.subscribe(chosen.expression, discard_unmatched=discarding, **chosen.limits)
             else:
                 consumer = whole
-                if isinstance(whole, Queue):
-                    discarding = chosen.discard_unmatched
-                    consumer = whole.subscribe(
-                        chosen.expression, discard_unmatched=discarding, **chosen.limits
-                    )
             own = consumer is not whole
             how = (consumer, plan, chosen, dead_letters, context)
             await feed(*how, group=group, close=own, grace=grace, clock=clock)
