@@ -173,10 +173,10 @@ def find_app(target: str, directory: Path) -> bmq.App[Any]:
 
 async def changes(directory: Path) -> AsyncIterator[Path]:
     """Yield a new, deleted or changed Python file below a directory, after each change."""
-    import watchfiles
+    # The type of its events is unknown without trio.
+    from watchfiles import PythonFilter, awatch  # pyright: ignore[reportUnknownVariableType]
 
-    watch: Any = watchfiles.awatch  # its type is unknown without trio
-    async for found in watch(directory, watch_filter=watchfiles.PythonFilter()):
+    async for found in awatch(directory, watch_filter=PythonFilter()):
         yield Path(min(path for _, path in found))
 
 
