@@ -124,7 +124,12 @@ async def top(
                     seen = await watch.look(admin)
                     gap = await admin.gap()
                     at = _world.monotonic()
-                    wanted = [each for each in seen.queues if only in (None, each.uri, each.name)]
+                    # A queue without statistics is idle, or new: shown if asked for.
+                    wanted = [
+                        each
+                        for each in seen.queues
+                        if only in (each.uri, each.name) or (only is None and each.statistics is not None)
+                    ]
                     histories = {each.uri: histories.get(each.uri) or RateHistory() for each in wanted}
                     lines = [await _line(admin, each, at, histories[each.uri], gap) for each in wanted]
                 except (bmq.ConnectionFailed, bmq.RequestTimeout) as error:
