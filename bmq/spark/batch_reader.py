@@ -477,7 +477,8 @@ class Drain:
 def read_unconfirmed(options: ReadOptions) -> Sequence[LogPartition]:
     """Store the content of a queue in a folder on this machine, and leave the messages in the queue.
 
-    A later read removes the folder, once the folder's application has ended.
+    A later read removes the folder, once the folder's application has ended. Reads that an application plans
+    at the same time, in several threads, wait for each other: each has all messages.
 
     Raises:
         ConnectionFailed, OpenQueueError, ConfigureQueueError, RequestTimeout: no messages can be received.
@@ -485,12 +486,16 @@ def read_unconfirmed(options: ReadOptions) -> Sequence[LogPartition]:
         StateError: the common folder of such reads belongs to another user.
     """
     folder = _temporary_folder()
-    log = BatchLog(str(folder))
-    drain = Drain(options, log, {})
+    application = folder.name.partition("-")[0]
+    queues = uuid.uuid5(uuid.NAMESPACE_URL, ",".join(options.queue))
+    turn = BatchLog(str(folder.with_name(f"{application}-{queues.hex}")))
+    turn.acquire(_PATIENCE)
+    drain = Drain(options, BatchLog(str(folder)), {})
     try:
         batches = run(drain.run())
     finally:
         run(drain.close())
+        turn.release()
     count = sum(each.end - each.start for each in batches)
     logger.warning(
         "%d messages were read and stay in the queue, unconfirmed. To remove messages, set option "
