@@ -325,8 +325,7 @@ class BrokerWatch:
         choose_domains: chooses among the names of domains.
         only: the names of the domains of interest; empty for all.
         copies: whether to ask also for domains without a queue whose primary answers.
-        left_out: called with a queue or a domain whose answer cannot be read, in the
-            first of several rounds.
+        left_out: called with a queue or a domain whose answer cannot be read, and could in the round before.
 
     Attributes:
         commands: number of commands sent, by kind.
