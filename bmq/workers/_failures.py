@@ -8,7 +8,7 @@ import inspect
 import json
 import logging
 import os
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from bmq import _checks
@@ -86,7 +86,10 @@ class FailureReports:
             failures: a failed message, or all messages of a batch that failed with the same error.
             size: number of messages in the attempt.
         """
-        self._log(failures, size)
+        if len(failures) == 1:
+            self._log(failures[0])
+        else:
+            self._log_batch(failures, size)
         if self._on_error is None:
             return
         for failure in failures:
@@ -106,35 +109,39 @@ class FailureReports:
                 )
         await own_context(self._own_blocking)
 
-    def _log(self, failures: Sequence[Failure], size: int) -> None:
-        first, one = failures[0], len(failures) == 1
-        error, message, again = first.error, first.message, first.retry_in is not None
-        limit, level, why = self._limit, logging.WARNING, _shown(error)
-        about, kind, trace = _about(first), cast("Hashable", (one, again)), None
-        what = "failed on"
-        if one and again and isinstance(error, RetryAfter):
-            level, kind, what, why = logging.INFO, "put off", "puts off", error.reason
-        elif one and not again and isinstance(error, Reject):
-            kind, what, why = "rejected", "rejected", error.reason
-        elif one and not again and (poison := poison_of(message, error)) is not None:
-            limit, level, kind = self._unusable_limit, logging.ERROR, poison.kind
-            what, why = "cannot use", printable(poison)
-        elif not again:
-            level, trace = logging.ERROR, self._traced(error)
-        if not one:
-            del about["guid"]
-        limit.log(
-            level,
-            kind,
-            f"%s {what} %s of %s, attempt %d; %s: %s",
-            first.handler,
-            f"message {message.guid}" if one else f"{len(failures)} messages of a batch of {size}",
-            message.queue_uri,
-            first.attempt,
+    def _log(self, failure: Failure) -> None:
+        error, message = failure.error, failure.message
+        log, about = self._limit.log, _about(failure)
+        where = (failure.handler, message.guid, message.queue_uri, failure.attempt)
+        if failure.retry_in is not None and isinstance(error, RetryAfter):
+            text = "%s puts off message %s of %s, attempt %d; next attempt in %g s: %s"
+            log(logging.INFO, "put off", text, *where, failure.retry_in, error.reason, extra=about)
+        elif failure.retry_in is not None:
+            text = "%s failed on message %s of %s, attempt %d; next attempt in %g s: %s"
+            log(logging.WARNING, "retried", text, *where, failure.retry_in, _shown(error), extra=about)
+        elif isinstance(error, Reject):
+            text = "%s rejected message %s of %s, attempt %d; %s: %s"
+            log(logging.WARNING, "rejected", text, *where, self._outcome(failure), error.reason, extra=about)
+        elif (poison := poison_of(message, error)) is not None:
+            text = "%s cannot use message %s of %s, attempt %d; %s: %s"
+            self._unusable_limit.error(poison.kind, text, *where, self._outcome(failure), printable(poison))
+        else:
+            text = "%s failed on message %s of %s, attempt %d; %s: %s"
+            outcome, trace = self._outcome(failure), self._traced(error)
+            log(logging.ERROR, "failed", text, *where, outcome, _shown(error), exc_info=trace, extra=about)
+
+    def _log_batch(self, failures: Sequence[Failure], size: int) -> None:
+        first = failures[0]
+        again = first.retry_in is not None
+        self._limit.log(
+            logging.WARNING if again else logging.ERROR,
+            ("batch", again),
+            "%s failed on %d messages of a batch of %d of %s, attempt %d; %s: %s",
+            *(first.handler, len(failures), size, first.message.queue_uri, first.attempt),
             f"next attempt in {first.retry_in:g} s" if again else self._outcome(first),
-            why,
-            exc_info=trace,
-            extra=about,
+            _shown(first.error),
+            exc_info=None if again else self._traced(first.error),
+            extra={"queue": first.message.queue_uri, "attempt": first.attempt},
         )
 
     def _traced(self, error: BaseException) -> BaseException | None:
