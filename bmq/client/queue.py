@@ -330,7 +330,7 @@ class Queue(QueueBase):
         # An empty window has space.
         if self._window.lines or not self._connection.writable or (posts.batches and not posts.has_room):
             await self._wait_for_space(Permit(1, 1, len(as_bytes(payload))))
-        outcome = self._post(payload, properties, guid, compression)
+        outcome = self._post(payload, properties, guid, compression, awaited=True)
         del payload, properties  # the window has both, encoded: a waiting call keeps no second copy
         if guid is None:
             return await outcome
@@ -609,6 +609,8 @@ class Queue(QueueBase):
         properties: Mapping[str, PropertyInput] | None,
         guid: str | None,
         compression: Compression | None,
+        *,
+        awaited: bool = False,
     ) -> PostFuture:
         """Post one message; return the future of its outcome."""
         connection = self._connection
@@ -641,7 +643,11 @@ class Queue(QueueBase):
                 token.refused(error)
             raise
         if not connection.scheduled:
-            connection.transmit_soon()
+            # A caller who waits for the only post has none to join it in an event.
+            if awaited and len(self._posts.entries) == 1:
+                connection.transmit()
+            else:
+                connection.transmit_soon()
         return future
 
     async def _wait_for_space(self, permit: Permit) -> None:
