@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
 
 import bmq
 from bmq._words import age, number, size
-from bmq.admin import Internals, QueueAdmin, QueueStatistics, StoredMessage
+from bmq.admin import Admin, Internals, QueueAdmin, QueueStatistics, StoredMessage
 from bmq.admin.explanation import Explanation, QueueReader
 from bmq.admin.results import AppDepth
+from bmq.admin.watch import BrokerWatch
 from bmq.cli.check import show_decision
 from bmq.cli.consoles import out, styled, table
 from bmq.cli.messages import assumed_types, parse_properties
 from bmq.cli.options import argument, option
-from bmq.cli.output import ExitStatus, emit, note, tell
+from bmq.cli.output import ExitStatus, emit, note, tell, tell_gap
 from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.taking import check_application
 from bmq.cli.target import BrokerTarget
@@ -33,7 +36,11 @@ _HINT = (
 @verb("explain")
 async def explain(
     target: BrokerTarget,
-    queue: str = argument("QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for one application"),
+    queue: str | None = argument(
+        "[QUEUE]",
+        "bmq://DOMAIN/QUEUE, with ?id=APPID for one application; by default all queues with messages.",
+        None,
+    ),
     guid: str | None = argument("[GUID]", "GUID of a message, as listed by bmq peek.", None),
     properties: list[str] | None = option(
         "--property -p NAME[:TYPE]=VALUE", "A property of a message, to find the message's consumer.", None
@@ -46,66 +53,92 @@ async def explain(
 ) -> int:
     """Explain why a message is still in its queue: waiting messages, readers, and obstacles.
 
-    The command asks the live broker and takes no message. The broker does not report the properties of a
-    message this way: with --property, the command evaluates the subscriptions in the broker's order. In a
-    cluster the queue's primary answers if --broker has the primary's address. An answer of another node
-    covers only this node, and the exit status is 1. Readers behind other nodes have names if --broker has the
-    nodes' addresses.
+    Without QUEUE, the command explains all queues with messages, the deepest first. The command asks the
+    live broker and takes no message. The broker does not report the properties of a message this way: with
+    --property, the command evaluates the subscriptions in the broker's order. In a cluster the queue's
+    primary answers if --broker has the primary's address. An answer of another node covers only this node,
+    and the exit status is 1. Readers behind other nodes have names if --broker has the nodes' addresses.
 
     [bold]Examples[/]
 
+    $ bmq explain
     $ bmq explain bmq://bmq.test.mem.priority/orders
     $ bmq explain bmq://bmq.test.mem.fanout/orders?id=foo -p CustomerId=1234
     $ bmq explain bmq://bmq.test.mem.priority/orders --group-key 1234
     $ bmq explain bmq://bmq.test.mem.priority/orders 4000000000048D9D0B59A7F0C8ED8C4C
     """
     message = parse_properties(properties) if properties or empty else None
+    if told := assumed_types(properties):
+        note(told)
+    records = Records.of(output, FIELDS)
     async with target.admin() as admin:
+        if queue is None:
+            for found in await _explain_all(admin):
+                _show(replace(found, message=message), found.head(), "", "", group_key, records)
+                if records is None:
+                    emit("")
+            return tell_gap(await admin.gap())
         asked = admin.queue(queue)
         standing = await asked.standing()
         internals = await asked.internals()
         if asked.app_id:
             check_application(asked.uri, asked.app_id, tuple(app.app_id for app in internals.depth.apps))
-        chosen = [app for app in internals.depth.apps if asked.app_id in ("", app.app_id)]
         domain = await admin.domain(asked.domain)
         oldest = next(iter((await asked.messages(0, 1)).messages), None)
         counted = await _counted(asked)
-        found = await _find(asked, internals, guid) if guid is not None else {}
+        places = await _find(asked, internals, guid) if guid is not None else {}
     status = tell(standing)
-    if told := assumed_types(properties):
-        note(told)
-    if guid is not None and not found:
-        status = ExitStatus.FAILED
     explanation = Explanation(internals, domain, oldest, message, _HINT)
+    head = chain(explanation.head(counted), _about(guid, places))
+    _show(explanation, head, standing.gap, asked.app_id, group_key, records)
+    return ExitStatus.FAILED if guid is not None and not places else status
 
-    def of_key(app: AppDepth) -> Iterator[str]:
-        return iter(()) if group_key is None else words_of_key(explanation.readers(app), group_key)
 
-    head = [*explanation.head(counted), *_about(guid, found)]
-    if output is not Form.TABLE:
+async def _explain_all(admin: Admin) -> list[Explanation]:
+    """Explain all queues with messages, the deepest first."""
+    watch = BrokerWatch(left_out=lambda name, error: note(f"bmq explain: {name} is left out: {error}"))
+    waiting = [each for each in (await watch.look(admin)).queues if each.waits]
+    if not waiting:
+        note("no queue has messages")
+    found = await watch.explain(admin, waiting)
+    return [each for queue in waiting if (each := found[queue.uri]) is not None]
+
+
+def _show(
+    explanation: Explanation,
+    head: Iterable[str],
+    gap: str,
+    app_id: str,
+    group_key: str | None,
+    records: Records | None,
+) -> None:
+    """Print an explanation, of one application or, without a name, of all."""
+    internals = explanation.internals
+    chosen = [app for app in internals.depth.apps if app_id in ("", app.app_id)]
+
+    def words(app: AppDepth) -> list[str]:
+        of_key = () if group_key is None else words_of_key(explanation.readers(app), group_key)
+        return [*explanation.words(app), *of_key]
+
+    if records is not None:
         applications = {
-            app.app_id: {
-                "words": [*explanation.words(app), *of_key(app)],
-                "decision": _names(explanation.decide(app)),
-            }
-            for app in chosen
+            app.app_id: {"words": words(app), "decision": _names(explanation.decide(app))} for app in chosen
         }
-        values = internals, standing.gap, oldest, head, applications
-        Records(output, FIELDS).write(dict(zip(FIELDS, values, strict=True)))
-        return status
+        values = internals, gap, explanation.oldest, [*head], applications
+        records.write(dict(zip(FIELDS, values, strict=True)))
+        return
     console = out()
     for line in head:
         console.print(styled(line))
     for app in chosen:
         emit("")
-        for line in (*explanation.words(app), *of_key(app)):
+        for line in words(app):
             console.print(styled(line))
         _show_readers(explanation.readers(app))
         decision = explanation.decide(app)
         if decision is not None:
             emit("")
             show_decision(decision)
-    return status
 
 
 async def _counted(queue: QueueAdmin) -> QueueStatistics | None:

@@ -42,6 +42,7 @@ LOOKS: list[tuple[int, tuple[str, ...]]] = [
     (2, ("bench", "QUEUE", "--messages", "1", "--rounds", "1")),
     (0, ("peek", "QUEUE")),
     (0, ("peek", "QUEUE", "--json")),
+    (0, ("explain",)),
     (0, ("explain", "QUEUE")),
     (0, ("explain", "QUEUE", "GUID", "-p", "kind=express")),
     (0, ("doctor", "QUEUE")),

@@ -177,6 +177,24 @@ def test_explain_reports_unmatched_messages(
     assert order == ["9", "4", "9", "4"], "in the order of the priorities, in both tables"
 
 
+def test_explain_without_a_queue_explains_all_queues_with_messages(
+    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str, bmq_new_queue_uri: NewUri
+) -> None:
+    _subscribe(aside, reader, "x == 1")
+    unread, empty = bmq_new_queue_uri(), bmq_new_queue_uri()
+    run("post", bmq_queue_uri, "a", "-p", "x=3")
+    run("post", unread, "a", "b")
+    run("post", empty, "a")
+    run("purge", empty, "--yes")
+    ran = run("explain")
+    assert f"{unread} (priority) holds 2 messages" in ran.out
+    assert "The queue has no consumers" in ran.out
+    assert f"{bmq_queue_uri} (priority) holds 1 message" in ran.out
+    assert "no subscription matches" in ran.out
+    assert empty not in ran.out
+    assert {unread, bmq_queue_uri} <= {each["queue"]["uri"] for each in run("explain", "--json").json}
+
+
 def test_explain_names_the_member_that_holds_a_key(
     run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
 ) -> None:
