@@ -111,6 +111,7 @@ class Connection:
         epoch: start of the session, in nanoseconds of the monotonic clock.
         writable: whether the transport accepts more data.
         scheduled: whether output is sent at the end of this turn of the event loop.
+        one_at_a_time: whether the latest such turn left a single post without an outcome.
         confirming: collects confirmations within a turn.
         turn: the loop's time, and nanoseconds since the start of the session, as returned by the latest call
             of :meth:`clock`. A new object in every turn.
@@ -157,6 +158,7 @@ class Connection:
         self.thread = get_ident()
         self.writable = True
         self.scheduled = False
+        self.one_at_a_time = False
         self.close_reason = ""
         self.channel: Channel | None = None
         self.monotonic_ns = _world.current().monotonic_ns
@@ -305,6 +307,7 @@ class Connection:
 
     def _transmit_scheduled(self) -> None:
         self.scheduled = False
+        self.one_at_a_time = len(self.core.posts.entries) == 1
         self.transmit()
         if self.confirming.open is not None:
             self.confirming.close()  # nothing could be sent

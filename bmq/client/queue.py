@@ -643,8 +643,8 @@ class Queue(QueueBase):
                 token.refused(error)
             raise
         if not connection.scheduled:
-            # A caller who waits for the only post has none to join it in an event.
-            if awaited and len(self._posts.entries) == 1:
+            # A caller who posts one message at a time has no other post to send with it.
+            if awaited and connection.one_at_a_time and len(self._posts.entries) == 1:
                 connection.transmit()
             else:
                 connection.transmit_soon()
