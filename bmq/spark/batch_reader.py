@@ -373,14 +373,14 @@ class Reads:
         name = f"confirmed-{state.number:06d}-{state.parts:04d}.arrow"
         before = self._log.read_guids(state.confirmed_files)
         rows = self._rows(state.number)
-        confirmed: Guids = {}
+        confirmed: dict[str, list[bytes]] = {}
         count = left = 0
         for batch in rows.batches():
             for uri, keys in rows.guids(batch.name):
                 gone = before.get(uri, set[bytes]())
-                some = [key for key in keys if key not in gone]
+                some = [key for key in keys if key not in gone] if gone else keys
                 chosen = some if wanted is None else [key for key in some if key in wanted]
-                confirmed.setdefault(uri, set()).update(chosen)
+                confirmed.setdefault(uri, []).extend(chosen)
                 count += len(chosen)
                 left += len(some) - len(chosen)
         if count:

@@ -17,7 +17,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -404,17 +404,20 @@ class BatchLog:
             sources = sources_of(file.schema)
             for number in range(file.num_record_batches):
                 rows = file.get_batch(number)
-                keys, numbers = _guids(rows.column("guid")).tolist(), rows.column("source").to_pylist()
+                keys, numbers = _guids(rows.column("guid")), _numbers(rows.column("source"), np.uint16)
                 for at, (uri, _) in enumerate(sources):
-                    yield uri, [key for key, source in zip(keys, numbers, strict=True) if source == at]
+                    yield uri, keys[numbers == at].tolist()
 
-    def write_guids(self, name: str, guids: Guids) -> None:
+    def write_guids(self, name: str, guids: Mapping[str, Collection[bytes]]) -> None:
         """Write a file of GUIDs, by the URI of their queue."""
         schema = pa.schema(_GUIDS, metadata=raw_schema([(uri, None) for uri in guids]).metadata)
         partial = f"{self.root}/{name}{_PARTIAL}"
         with self.fs.open_output_stream(partial) as sink, pa.ipc.new_file(sink, schema) as file:
             for number, keys in enumerate(guids.values()):
-                arrays = [pa.array(list(keys), pa.binary(16)), pa.array([number] * len(keys), pa.uint16())]
+                if not keys:
+                    continue
+                of_keys = pa.Array.from_buffers(_GUID, len(keys), [None, pa.py_buffer(b"".join(keys))])
+                arrays = [of_keys, to_arrow(np.full(len(keys), number, np.uint16))]
                 file.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
         self._name(partial, name)
 
