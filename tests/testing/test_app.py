@@ -357,6 +357,11 @@ async def test_included_apps_share_the_clock_and_have_separate_brokers() -> None
         await test.of(there).post(ORDERS, Order(1))
         await test.of(there).drained()
         assert seen[1] - seen[0] >= 30
+        assert test.failures == []
+        assert [each.attempt for each in test.of(there).failures] == [1, 2]
+        assert test.of(here) is test
+        with pytest.raises(bmq.UsageError, match="not part"):
+            test.of(bmq.App())
         assert not test.posted(ORDERS)
         assert len(test.of(there).posted(ORDERS)) == 1
 

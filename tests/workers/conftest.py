@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same brokers and queues as for the subscriptions, and a clock that needs no waiting."""
+"""The same brokers and queues as for the subscriptions, and clocks that need no waiting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import bmq
 from tests.subscriptions.through_broker.conftest import broker_uri, fresh, other_session, session, uri
 from tests.workers.stage import Stage
 
-__all__ = ["FakeClock", "broker_uri", "fresh", "other_session", "session", "uri"]
+__all__ = ["FakeClock", "Standstill", "broker_uri", "fresh", "other_session", "session", "uri"]
 
 
 class FakeClock:
@@ -30,6 +30,18 @@ class FakeClock:
         await asyncio.sleep(0)
 
 
+class Standstill(FakeClock):
+    """Pauses end when the test sets ``go_on``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resting, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        self.resting.set()
+        await self.go_on.wait()
+
+
 @pytest.fixture(autouse=True)
 def _no_other_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests name their broker, ``broker_uri`` or their own; some test the absence of a broker."""
@@ -42,6 +54,12 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-async def stage(session: bmq.Session, uri: str) -> Stage:
+def standstill() -> Standstill:
+    return Standstill()
+
+
+@pytest.fixture
+async def stage(session: bmq.Session, uri: str, broker_uri: str) -> Stage:
     """A queue for this test alone, without readers."""
-    return Stage(await session.open_queue(uri, read=True, write=True, default_subscription=False))
+    queue = await session.open_queue(uri, read=True, write=True, default_subscription=False)
+    return Stage(queue, broker_uri)

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import bmq
+from bmq.workers import Failure
 
 
 @asynccontextmanager
@@ -38,22 +40,74 @@ async def seen_by(session: bmq.Session, uri: str, marker: bytes = b"end") -> lis
 
 
 class Stage:
-    """A queue with messages, and a record of a handler's calls."""
+    """A queue with messages, and a record of a handler's calls.
 
-    def __init__(self, queue: bmq.Queue) -> None:
+    Attributes:
+        queue: the queue, without readers.
+        broker_uri: the address of a broker for :meth:`left`.
+        seen: the messages of :meth:`handle`, :meth:`hold` and :meth:`failing`.
+        failures: the failures of :meth:`consuming`.
+        begun: set while :meth:`hold` has a message.
+        go: lets :meth:`hold` return.
+    """
+
+    def __init__(self, queue: bmq.Queue, broker_uri: str) -> None:
         self.queue = queue
+        self.broker_uri = broker_uri
         self.seen: asyncio.Queue[bmq.Message] = asyncio.Queue()
+        self.failures: asyncio.Queue[Failure] = asyncio.Queue()
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+
+    @property
+    def uri(self) -> str:
+        return self.queue.uri
+
+    # ---- handlers
 
     async def handle(self, message: bmq.Message) -> None:
         self.seen.put_nowait(message)
 
+    async def hold(self, message: bmq.Message) -> None:
+        """Handle a message once the test sets ``go``."""
+        self.begun.set()
+        await self.go.wait()
+        self.seen.put_nowait(message)
+
+    def failing(
+        self, *payloads: bytes, error: BaseException | None = None
+    ) -> Callable[[bmq.Message], Awaitable[None]]:
+        """A handler that fails on these messages, or on all but b"good"."""
+
+        async def handle(message: bmq.Message) -> None:
+            self.seen.put_nowait(message)
+            if message.data in payloads or (not payloads and message.data != b"good"):
+                raise error or OSError("not today")
+
+        return handle
+
+    # ---- the test
+
+    def consuming(self, handler: Any, **options: Any) -> Any:
+        """Run consume() beside the test, with a record of its failures."""
+        return consuming(self.queue, handler, **{"on_error": self.failures.put_nowait, **options})
+
+    async def post(self, *items: Any) -> None:
+        (await self.queue.post_many(items)).raise_for_failures()
+
     async def next(self, count: int) -> list[bytes]:
+        """The payloads of the next messages seen."""
         return [(await self.seen.get()).data for _ in range(count)]
 
-
-async def post(queue: bmq.Queue, *payloads: bytes) -> None:
-    (await queue.post_many(payloads)).raise_for_failures()
+    async def left(self) -> list[bytes]:
+        """What another session finds in the queue, closed here."""
+        await self.queue.close()
+        async with bmq.connect(self.broker_uri) as session:
+            return await seen_by(session, self.uri)
 
 
 def numbered(count: int) -> list[bytes]:
     return [b"%d" % n for n in range(count)]
+
+
+async def post(queue: bmq.Queue, *payloads: bytes) -> None:
+    (await queue.post_many(payloads)).raise_for_failures()

@@ -7,8 +7,7 @@ The handlers advance the clock, a number, so the tests take no time.
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,8 @@ import pytest_asyncio
 import bmq
 from bmq._turn import turn_of
 from tests.waiting import eventually
-from tests.workers.stage import Stage, consuming, numbered, post
+from tests.workers.kinds import register
+from tests.workers.stage import Stage, numbered
 
 
 class Handed:
@@ -63,8 +63,8 @@ async def test_a_blocking_handler_is_logged_once_by_name(
         elapsed.now += 0.25
         seen.append(message.data)
 
-    await post(stage.queue, *numbered(6))
-    async with consuming(stage.queue, crunch, **how):
+    await stage.post(*numbered(6))
+    async with stage.consuming(crunch, **how):
         await eventually(lambda: len(seen) == 6)
     [line] = lines(caplog)
     assert line.startswith("crunch blocked the event loop for 250 ms")
@@ -82,8 +82,8 @@ async def test_a_blocking_step_of_a_handler_is_logged(
         await asyncio.sleep(0)
         seen.append(message.data)
 
-    await post(stage.queue, *numbered(4))
-    async with consuming(stage.queue, crunch):
+    await stage.post(*numbered(4))
+    async with stage.consuming(crunch):
         await eventually(lambda: len(seen) == 4)
     [line] = lines(caplog)
     assert "crunch blocked the event loop for 500 ms" in line
@@ -105,8 +105,8 @@ async def test_a_handler_that_waits_is_not_logged(
         elapsed.now += 5
         waiter.set_result(None)
 
-    await post(stage.queue, *numbered(4))
-    async with consuming(stage.queue, patient, **how):
+    await stage.post(*numbered(4))
+    async with stage.consuming(patient, **how):
         await eventually(lambda: len(seen) == 4)
     assert not lines(caplog)
 
@@ -116,117 +116,43 @@ async def test_a_blocking_batch_handler_and_responder_are_named(
 ) -> None:
     app, seen = bmq.App(broker_uri), list[int]()
 
-    @app.batch_consumer(stage.queue.uri)
+    @app.batch_consumer(stage.uri)
     async def crunch_many(messages: list[bmq.Message]) -> None:
         elapsed.now += 0.2
         seen.append(len(messages))
 
-    @app.responder(stage.queue.uri + ".requests")
+    @app.responder(stage.uri + ".requests")
     async def answer(message: bmq.Message) -> bytes:
         elapsed.now += 0.2
         return b"done"
 
-    await post(stage.queue, *numbered(2))
-    requests = await stage.queue.session.open_queue(stage.queue.uri + ".requests", write=True)
+    await stage.post(*numbered(2))
+    requests = await stage.queue.session.open_queue(stage.uri + ".requests", write=True)
     async with app:
         assert (await requests.request(b"?")).data == b"done"
         await eventually(lambda: sum(seen) == 2)
     assert sorted(line.split()[0] for line in lines(caplog)) == ["answer", "crunch_many"]
 
 
-# every shape of a handler, in every kind of worker
-
-
-class Shapes:
-    """Handlers that count their calls, and raise, wait or return, as named."""
-
-    def __init__(self, elapsed: Handed) -> None:
-        self.elapsed = elapsed
-        self.calls = 0
-        self.hold = asyncio.Event()
-        self.begun = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-
-    def _count(self) -> None:
-        self.calls += 1
-        self._loop.call_soon_threadsafe(self.begun.set)
-
-    async def waits(self, _: Any) -> None:
-        self._count()
-        await asyncio.sleep(0)
-
-    async def does_not_wait(self, _: Any) -> None:
-        self._count()
-        self.elapsed.now += 0.01
-
-    def thread(self, _: Any) -> None:
-        self._count()
-
-    async def raises(self, _: Any) -> None:
-        self._count()
-        self.elapsed.now += 0.01
-        raise ValueError("no")
-
-    async def swallows_cancellation(self, _: Any) -> None:
-        self._count()
-        try:
-            await self.hold.wait()
-        except asyncio.CancelledError:
-            pass
-
-
-SHAPES = ["waits", "does_not_wait", "thread", "raises", "swallows_cancellation"]
-
-
-def annotated(handler: Callable[[Any], Any], kind: Any, name: str) -> Callable[..., Any]:
-    """Return the handler as a function of one annotated parameter."""
-    if inspect.iscoroutinefunction(handler):
-
-        async def function(value: Any) -> None:
-            await handler(value)
-
-    else:
-
-        def function(value: Any) -> None:  # type: ignore[misc]
-            handler(value)
-
-    function.__annotations__ = {"value": kind, "return": None}
-    function.__qualname__ = name
-    return function
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("worker", ["plain", "side by side", "lanes", "batch", "typed", "responder"])
-async def test_an_app_ends_between_two_calls_whatever_the_handler_does(
-    broker_uri: str, stage: Stage, elapsed: Handed, shape: str, worker: str
+@pytest.mark.parametrize("kind", ["single", "concurrent", "lanes", "batches", "values", "requests"])
+async def test_an_app_ends_between_two_calls_of_a_handler_that_never_waits(
+    stage: Stage, elapsed: Handed, kind: str
 ) -> None:
     """Stopped with waiting messages, the app handles at most one more message per worker."""
-    shapes = Shapes(elapsed)
-    app = bmq.App(broker_uri, grace=0.05)
-    handler = getattr(shapes, shape)
-    retry = bmq.NoRetry(then="discard")
-    uri = stage.queue.uri
-    if worker == "responder":
-        if shape == "thread":
-            with pytest.raises(bmq.UsageError):
-                app.responder(uri)(annotated(handler, bmq.Message, shape))
-            return
-        app.responder(uri, concurrency=1)(annotated(handler, bmq.Message, shape))
-    elif worker == "batch":
-        app.batch_consumer(uri, max_messages=1, retry=retry)(annotated(handler, list[bmq.Message], shape))
-    else:
-        options: dict[str, Any] = {
-            "plain": {},
-            "side by side": {"concurrency": 4},
-            "lanes": {"concurrency": 4, "key": "key"},
-            "typed": {},
-        }[worker]
-        kind = int if worker == "typed" else bmq.Message
-        app.consumer(uri, retry=retry, **options)(annotated(handler, kind, shape))
-    count = 500
-    await post(stage.queue, *numbered(count))
+    calls, count = 0, 500
+
+    async def work(*messages: bmq.Message) -> None:
+        nonlocal calls
+        calls += 1
+        elapsed.now += 0.01
+        stage.begun.set()
+
+    app = bmq.App(stage.broker_uri, grace=0.05)
+    options: dict[str, Any] = {"lanes": {"concurrency": 4}, "batches": {"max_messages": 1}}.get(kind, {})
+    register(app, stage.uri, kind, work, **options)
+    await stage.post(*numbered(count))
     async with app:
-        await shapes.begun.wait()
-        before = shapes.calls
-    assert shapes.calls - before <= 4 + 4, "no more than the calls that had begun"
-    assert shapes.calls < count
+        await stage.begun.wait()
+        before = calls
+    assert calls - before <= 4 + 4, "no more than the calls that had begun"
+    assert calls < count

@@ -13,22 +13,36 @@ import pytest
 import bmq
 from bmq.workers import Failure
 from tests.waiting import eventually
-from tests.workers.stage import Stage, consuming, post
+from tests.workers.kinds import keyed, register, register_in_thread
+from tests.workers.stage import Stage, consuming
 
 VALUE = ContextVar("value", default="unset")
 
 NAMES = [b"1", b"2", b"3"]
-Register = Callable[[bmq.App[Any], str, Callable[..., Any]], object]
-Note = Callable[..., Any]
+#: Registers a handler with a place that calls a function for each message.
+Register = Callable[[bmq.App[Any], str, Callable[[], None]], object]
 
 
-def at_once(app: bmq.App[Any], uri: str, note: Note, **options: Any) -> None:
-    @app.consumer(uri, **options)
-    async def handle(message: bmq.Message) -> None:
-        note()
+def of_kind(kind: str, **options: Any) -> Any:
+    def registering(app: bmq.App[Any], uri: str, note: Callable[[], None]) -> None:
+        async def work(*messages: bmq.Message) -> None:
+            note()
+            if kind == "manual":
+                messages[0].confirm()
+
+        register(app, uri, kind, work, **options)
+
+    return pytest.param(registering, id=kind)
 
 
-def with_a_pause(app: bmq.App[Any], uri: str, note: Note) -> None:
+def in_thread(kind: str, **options: Any) -> Any:
+    def registering(app: bmq.App[Any], uri: str, note: Callable[[], None]) -> None:
+        register_in_thread(app, uri, kind, lambda *messages: note(), **options)
+
+    return pytest.param(registering, id=f"{kind} in a thread")
+
+
+def between_pauses(app: bmq.App[Any], uri: str, note: Callable[[], None]) -> None:
     @app.consumer(uri)
     async def handle(message: bmq.Message) -> None:
         await asyncio.sleep(0)
@@ -36,75 +50,13 @@ def with_a_pause(app: bmq.App[Any], uri: str, note: Note) -> None:
         await asyncio.sleep(0)
 
 
-def concurrently(app: bmq.App[Any], uri: str, note: Note) -> None:
-    at_once(app, uri, note, concurrency=2)
-
-
-def in_time(app: bmq.App[Any], uri: str, note: Note) -> None:
-    at_once(app, uri, note, timeout=30)
-
-
-def in_a_thread(app: bmq.App[Any], uri: str, note: Note) -> None:
-    @app.consumer(uri)
-    def handle(message: bmq.Message) -> None:
-        note()
-
-
-def in_lanes(app: bmq.App[Any], uri: str, note: Note) -> None:
-    at_once(app, uri, note, key="key", concurrency=2)
-
-
-def in_the_key(app: bmq.App[Any], uri: str, note: Note) -> None:
+def in_the_key(app: bmq.App[Any], uri: str, note: Callable[[], None]) -> None:
     @app.consumer(uri, key=lambda message: note())
     async def handle(message: bmq.Message) -> None:
         pass
 
 
-def in_a_group(app: bmq.App[Any], uri: str, note: Note) -> None:
-    at_once(app, uri, note, group=lambda queue: queue.group("key"))
-
-
-def by_hand(app: bmq.App[Any], uri: str, note: Note) -> None:
-    @app.consumer(uri, ack=bmq.AckPolicy.MANUAL)
-    async def handle(message: bmq.Message) -> None:
-        note()
-        message.confirm()
-
-
-def of_values(app: bmq.App[Any], uri: str, note: Note) -> None:
-    @app.consumer(uri)
-    async def handle(value: int) -> None:
-        note()
-
-
-def of_batches(app: bmq.App[Any], uri: str, note: Note) -> None:
-    @app.batch_consumer(uri, max_messages=1, max_wait=0)
-    async def handle(messages: list[bmq.Message]) -> None:
-        note()
-
-
-def of_batches_in_a_thread(app: bmq.App[Any], uri: str, note: Note) -> None:
-    @app.batch_consumer(uri, max_messages=1, max_wait=0)
-    def handle(messages: list[bmq.Message]) -> None:
-        note()
-
-
-def of_requests(app: bmq.App[Any], uri: str, note: Note) -> None:
-    @app.responder(uri)
-    async def answer(message: bmq.Message) -> bytes:
-        note()
-        return b""
-
-
-def of_results(app: bmq.App[Any], uri: str, note: Note) -> None:
-    @app.consumer(uri)
-    @app.publish_to(f"{uri}.results")
-    async def handle(message: bmq.Message) -> bytes:
-        note()
-        return b""
-
-
-def in_a_middleware(app: bmq.App[Any], uri: str, note: Note) -> None:
+def in_a_middleware(app: bmq.App[Any], uri: str, note: Callable[[], None]) -> None:
     async def around(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> Any:
         note()
         return await call_next()
@@ -133,7 +85,7 @@ async def generated_later() -> AsyncIterator[None]:
     VALUE.set("at the end")
 
 
-def in_dependencies(app: bmq.App[Any], uri: str, note: Note) -> None:
+def in_dependencies(app: bmq.App[Any], uri: str, note: Callable[[], None]) -> None:
     """Each kind of dependency sees what the earlier dependencies of its message have set."""
 
     @app.consumer(uri)
@@ -149,33 +101,19 @@ def in_dependencies(app: bmq.App[Any], uri: str, note: Note) -> None:
         note()
 
 
-def again(app: bmq.App[Any], uri: str, note: Note) -> None:
-    """Each attempt begins with what the worker began with."""
-
-    @app.consumer(uri, retry=bmq.Backoff(every=0.001, retries=1, then="skip"))
-    async def handle(message: bmq.Message) -> None:
-        note()
-        raise ConnectionError
+async def fail(message: bmq.Message) -> None:
+    assert VALUE.get() == "started"
+    raise ConnectionError
 
 
-def again_in_lanes(app: bmq.App[Any], uri: str, note: Note) -> None:
-    @app.consumer(uri, key="key", retry=bmq.Backoff(every=0.001, retries=1, then="skip"))
-    async def handle(message: bmq.Message) -> None:
-        note()
-        raise ConnectionError
-
-
-def in_the_hook(app: bmq.App[Any], uri: str, note: Note) -> None:
+def in_the_hook(app: bmq.App[Any], uri: str, note: Callable[[], None]) -> None:
     async def hook(failure: Failure) -> None:
         note()
 
-    @app.consumer(uri, retry=bmq.NoRetry(then="skip"), on_error=hook)
-    async def handle(message: bmq.Message) -> None:
-        assert VALUE.get() == "started"
-        raise ConnectionError
+    app.consumer(uri, retry=bmq.NoRetry(then="skip"), on_error=hook)(fail)
 
 
-def in_the_policy(app: bmq.App[Any], uri: str, note: Note) -> None:
+def in_the_policy(app: bmq.App[Any], uri: str, note: Callable[[], None]) -> None:
     class Policy:
         then: bmq.workers.GiveUp = "skip"
 
@@ -183,45 +121,39 @@ def in_the_policy(app: bmq.App[Any], uri: str, note: Note) -> None:
             note()
             return None
 
-    @app.consumer(uri, retry=Policy())
-    async def handle(message: bmq.Message) -> None:
-        assert VALUE.get() == "started"
-        raise ConnectionError
+    app.consumer(uri, retry=Policy())(fail)
+
+
+@pytest.fixture
+async def app(broker_uri: str) -> bmq.App[Any]:
+    app = bmq.App(broker_uri, grace=5)
+
+    @app.on_startup
+    async def start() -> None:
+        VALUE.set("started")
+
+    return app
 
 
 @pytest.mark.parametrize(
-    ("register", "calls"),
+    "registering",
     [
-        *(
-            (each, 3)
-            for each in (
-                at_once,
-                with_a_pause,
-                concurrently,
-                in_time,
-                in_a_thread,
-                in_lanes,
-                in_the_key,
-                in_a_group,
-                by_hand,
-                of_values,
-                of_batches,
-                of_batches_in_a_thread,
-                of_requests,
-                of_results,
-                in_a_middleware,
-                in_dependencies,
-                in_the_hook,
-                in_the_policy,
-            )
-        ),
-        (again, 6),
-        (again_in_lanes, 6),
+        *map(of_kind, ["single", "deadline", "group", "manual", "values", "requests", "results"]),
+        of_kind("concurrent", concurrency=2),
+        of_kind("lanes", concurrency=2),
+        of_kind("batches", max_messages=1),
+        in_thread("single"),
+        in_thread("batches", max_messages=1),
+        between_pauses,
+        in_the_key,
+        in_a_middleware,
+        in_dependencies,
+        in_the_hook,
+        in_the_policy,
     ],
-    ids=lambda each: getattr(each, "__name__", ""),
 )
 async def test_nothing_set_for_a_message_is_seen_by_the_next(
-    broker_uri: str, stage: Stage, register: Register, calls: int
+    app: bmq.App[Any], stage: Stage, registering: Register
 ) -> None:
     seen: list[str] = []
 
@@ -229,18 +161,29 @@ async def test_nothing_set_for_a_message_is_seen_by_the_next(
         seen.append(VALUE.get())
         VALUE.set("left behind")
 
-    app = bmq.App(broker_uri, grace=5)
-
-    @app.on_startup
-    async def start() -> None:
-        VALUE.set("started")
-
-    register(app, stage.queue.uri, note)
-    items = [bmq.PutMessage(name, {"key": "one"}) for name in NAMES]
-    (await stage.queue.post_many(items)).raise_for_failures()
+    registering(app, stage.uri, note)
+    await stage.post(*keyed(*NAMES))
     async with app:
-        await eventually(lambda: len(seen) == calls)
-    assert seen == ["started"] * calls
+        await eventually(lambda: len(seen) == len(NAMES))
+    assert seen == ["started"] * len(NAMES)
+
+
+@pytest.mark.parametrize("kind", ["single", "lanes"])
+async def test_each_attempt_begins_with_what_the_worker_began_with(
+    app: bmq.App[Any], stage: Stage, kind: str
+) -> None:
+    seen: list[str] = []
+
+    async def work(message: bmq.Message) -> None:
+        seen.append(VALUE.get())
+        VALUE.set("left behind")
+        raise ConnectionError
+
+    register(app, stage.uri, kind, work, retry=bmq.Backoff(every=0.001, retries=1, then="skip"))
+    await stage.post(*keyed(*NAMES))
+    async with app:
+        await eventually(lambda: len(seen) == 2 * len(NAMES))
+    assert seen == ["started"] * 2 * len(NAMES)
 
 
 async def test_consume_shows_the_handler_the_context_of_its_caller(stage: Stage) -> None:
@@ -252,7 +195,7 @@ async def test_consume_shows_the_handler_the_context_of_its_caller(stage: Stage)
 
     VALUE.set("of the caller")
     async with consuming(stage.queue, handle):
-        await post(stage.queue, *NAMES)
+        await stage.post(*NAMES)
         await eventually(lambda: len(seen) == len(NAMES))
     assert seen == ["of the caller"] * len(NAMES)
 
@@ -284,6 +227,6 @@ async def test_a_handler_keeps_its_task_its_deadlines_and_its_groups(stage: Stag
         done.append(VALUE.get())
 
     async with consuming(stage.queue, handle):
-        await post(stage.queue, b"1")
+        await stage.post(b"1")
         await eventually(lambda: len(done) == 2)
     assert done == ["child", "for the child"]

@@ -15,11 +15,10 @@ import pytest
 
 import bmq
 from bmq.workers import Failure
-from tests.waiting import eventually
-from tests.workers.stage import Stage, consuming, numbered, post, seen_by
+from tests.workers.kinds import OPTIONS, keyed, register
+from tests.workers.stage import Stage, consuming, numbered, seen_by
 
 Way = Callable[[], Awaitable[None]]
-Handle = Callable[..., Awaitable[None]]
 
 
 # ways to react to a cancellation
@@ -95,13 +94,7 @@ WAYS = [
 ]
 
 
-# kinds of handlers
-
-
-def single(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
-    @app.consumer(uri, **options)
-    async def handle(message: bmq.Message) -> None:
-        await work()
+# kinds of handlers without a place in kinds.py
 
 
 def second_attempt(app: bmq.App[Any], uri: str, work: Way, retry: bmq.Backoff, **options: Any) -> None:
@@ -114,29 +107,19 @@ def second_attempt(app: bmq.App[Any], uri: str, work: Way, retry: bmq.Backoff, *
         raise ConnectionError
 
 
-def in_time(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
-    single(app, uri, work, timeout=60, **options)
-
-
-def in_lanes(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
-    single(app, uri, work, key="key", **options)
-
-
-def in_a_group(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
-    single(app, uri, work, group=lambda queue: queue.group("key", buckets=1), **options)
-
-
-def in_a_middleware(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
+def in_a_slow_middleware(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
     async def around(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> Any:
         try:
             return await call_next()
         finally:
             await asyncio.sleep(0)
 
-    single(app, uri, work, middlewares=[around], **options)
+    @app.consumer(uri, middlewares=[around], **options)
+    async def handle(message: bmq.Message) -> None:
+        await work()
 
 
-def of_batches(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
+def failing_in_part(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
     @app.batch_consumer(uri, max_messages=10, max_wait=0, **options)
     async def handle(messages: list[bmq.Message]) -> None:
         try:
@@ -145,121 +128,73 @@ def of_batches(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
             raise bmq.PartlyFailed({0: error}) from None
 
 
-def of_results(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
-    @app.consumer(uri, **options)
-    @app.publish_to(f"{uri}.results")
-    async def handle(message: bmq.Message) -> bytes:
-        await work()
-        return b"result"
-
-
-def of_batches_of_results(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
-    @app.batch_consumer(uri, max_messages=10, max_wait=0, **options)
-    @app.publish_to(f"{uri}.results")
-    async def handle(messages: list[bmq.Message]) -> list[bytes]:
-        await work()
-        return [b"result"] * len(messages)
-
-
-def of_requests(app: bmq.App[Any], uri: str, work: Way, retry: bmq.RetryPolicy, **options: Any) -> None:
-    """A responder makes one attempt, and has no policy for retries."""
-
-    @app.responder(uri, allow=lambda to: True, **options)
-    async def answer(message: bmq.Message) -> bytes:
-        await work()
-        return b"result"
-
-
-def durable(app: bmq.App[Any], uri: str, work: Way, retry: bmq.Backoff, **options: Any) -> None:
-    single(app, uri, work, retry=bmq.Backoff(every=60, retries=5, durable=True), **options)
-
-
 def in_a_thread(app: bmq.App[Any], uri: str, work: Way, **options: Any) -> None:
     loop = asyncio.get_running_loop()
 
+    async def begins() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await work()
+
     @app.consumer(uri, **options)
     def handle(message: bmq.Message) -> None:
-        asyncio.run_coroutine_threadsafe(begins(work), loop)
+        asyncio.run_coroutine_threadsafe(begins(), loop)
         threading.Event().wait(0.05)
         raise ConnectionError
 
 
-async def begins(work: Way) -> None:
-    """Begin work without an end."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(0.001):
-            await work()
-
-
-KINDS = [
-    single,
-    second_attempt,
-    in_time,
-    in_lanes,
-    in_a_group,
-    in_a_middleware,
-    of_batches,
-    of_results,
-    of_batches_of_results,
-    of_requests,
-    durable,
-    in_a_thread,
-]
+OF_ITS_OWN = [second_attempt, in_a_slow_middleware, failing_in_part, in_a_thread]
+KINDS = ["single", "deadline", "lanes", "group", "results", "batches of results", "requests", "durable"]
 
 
 @pytest.mark.parametrize("work", WAYS, ids=lambda way: way.__name__)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*KINDS, *OF_ITS_OWN], ids=lambda kind: getattr(kind, "__name__", kind))
 async def test_work_cut_off_has_no_outcome(
-    broker_uri: str,
-    session: bmq.Session,
-    stage: Stage,
-    kind: Callable[..., None],
-    work: Way,
-    caplog: pytest.LogCaptureFixture,
+    session: bmq.Session, stage: Stage, kind: Any, work: Way, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The message stays in the queue, and nothing is posted, counted or reported anywhere."""
-    uri, begun, failures = stage.queue.uri, asyncio.Event(), list[Failure]()
+    uri, begun = stage.uri, asyncio.Event()
     dead = f"{uri}.dead"
 
-    async def begin() -> None:
+    async def begin(*messages: bmq.Message) -> None:
         begun.set()
         await work()
 
-    app = bmq.App(broker_uri, grace=0)
-    retry = bmq.Backoff(every=60, retries=0, then=bmq.DeadLetter(dead))
-    kind(app, uri, begin, retry=retry, on_error=failures.append)
-    await stage.queue.post(b"work", properties={"key": "one", "bmq_reply_to": f"{uri}.results"})
+    app = bmq.App(stage.broker_uri, grace=0)
+    options: dict[str, Any] = {"on_error": stage.failures.put_nowait}
+    if kind != "durable":
+        options["retry"] = bmq.Backoff(every=60, retries=0, then=bmq.DeadLetter(dead))
+    if kind in KINDS:
+        register(app, uri, kind, begin, **options)
+    else:
+        kind(app, uri, begin, **options)
+    await stage.post(*keyed(b"work", bmq_reply_to=f"{uri}.results"))
     async with app:
         await begun.wait()
         early = kind is second_attempt
         assert app.status()[0].attempts_failed == early
     status = app.status()[0]
     assert (status.handled, status.attempts_failed, status.given_up) == (0, early, 0)
-    assert not failures
+    assert stage.failures.empty()
     assert not [each for each in caplog.records if "failed on" in each.getMessage()][early:]
     for queue in (dead, f"{uri}.results", f"{uri}.delayed"):
         assert not await seen_by(session, queue)
-    await stage.queue.close()
-    assert await seen_by(session, uri) == [b"work"]
+    assert await stage.left() == [b"work"]
 
 
 @pytest.mark.parametrize("work", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("end", ["cancelled", "cancelled twice", "with the event loop"])
-async def test_consume_gives_up_nothing_when_it_is_cancelled(
-    session: bmq.Session, stage: Stage, work: Way, end: str
-) -> None:
-    begun = asyncio.Event()
-
+async def test_consume_gives_up_nothing_when_it_is_cancelled(stage: Stage, work: Way, end: str) -> None:
     async def handle(message: bmq.Message) -> None:
-        begun.set()
+        stage.begun.set()
         await work()
 
-    await post(stage.queue, b"work")
+    await stage.post(b"work")
     retry = bmq.Backoff(every=1, retries=0, then="discard")
     grace = 30 if end == "cancelled twice" else 0
     before = asyncio.all_tasks()
     task = asyncio.create_task(bmq.consume(stage.queue, handle, grace=grace, retry=retry))
-    await begun.wait()
+    await stage.begun.wait()
     if end == "with the event loop":  # asyncio.run cancels all tasks at once
         if work is takes_back:
             return  # a handler that takes back the cancellation of others ends by itself
@@ -273,57 +208,35 @@ async def test_consume_gives_up_nothing_when_it_is_cancelled(
         task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
-    await stage.queue.close()
-    assert await seen_by(session, stage.queue.uri) == [b"work"]
+    assert await stage.left() == [b"work"]
 
 
-async def test_a_hook_that_is_cut_off_gives_up_nothing(session: bmq.Session, stage: Stage) -> None:
-    begun = asyncio.Event()
-
-    async def handle(message: bmq.Message) -> None:
-        raise ConnectionError
-
+async def test_a_hook_that_is_cut_off_gives_up_nothing(stage: Stage) -> None:
     async def hook(failure: Failure) -> None:
-        begun.set()
+        stage.begun.set()
         await swallows()
 
-    await post(stage.queue, b"work")
+    await stage.post(b"work")
     retry = bmq.NoRetry(then="discard")
-    async with consuming(stage.queue, handle, grace=0, retry=retry, on_error=hook):
-        await begun.wait()
-    await stage.queue.close()
-    assert await seen_by(session, stage.queue.uri) == [b"work"]
-
-
-async def test_an_attempt_beyond_its_deadline_has_failed(stage: Stage) -> None:
-    """The deadline of a handler is its own, unlike the end of its worker."""
-    failures = asyncio.Queue[Failure]()
-
-    async def handle(message: bmq.Message) -> None:
-        await raises()
-
-    await post(stage.queue, b"work")
-    retry = bmq.NoRetry(then="discard")
-    async with consuming(stage.queue, handle, timeout=0.01, retry=retry, on_error=failures.put_nowait):
-        failure = await failures.get()
-        assert isinstance(failure.error, ConnectionError)
-        await eventually(lambda: failure.message.confirmed)
+    async with consuming(stage.queue, stage.failing(), grace=0, retry=retry, on_error=hook):
+        await stage.begun.wait()
+    assert await stage.left() == [b"work"]
 
 
 # a signal while a handler blocks the event loop
 
 
-@pytest.mark.parametrize("kind", ["single", "concurrent", "lanes", "batch", "paced", "quarantine", "retry"])
+@pytest.mark.parametrize("kind", ["single", "concurrent", "lanes", "batches", "rate", "quarantine", "retry"])
 @pytest.mark.parametrize("by", ["a signal", "a signal for consume", "stop", "another thread"])
 async def test_no_handler_starts_after_a_request_to_stop(
-    broker_uri: str, session: bmq.Session, stage: Stage, kind: str, by: str
+    session: bmq.Session, stage: Stage, kind: str, by: str
 ) -> None:
     """A request that arrives while a handler blocks the event loop takes effect before the next handler."""
-    if by == "a signal for consume" and kind == "batch":
+    if by == "a signal for consume" and kind == "batches":
         return  # consume has no batches
-    uri, started, loop = stage.queue.uri, list[bytes](), asyncio.get_running_loop()
+    started, asked, loop = list[bytes](), list[int](), asyncio.get_running_loop()
 
-    def begin(message: bmq.Message) -> None:
+    async def handle(message: bmq.Message, *others: bmq.Message) -> None:
         started.append(message.data)
         if kind == "retry" and message.data != b"0":
             raise ConnectionError
@@ -339,37 +252,25 @@ async def test_no_handler_starts_after_a_request_to_stop(
             else:
                 signal.raise_signal(signal.SIGTERM)
             asked.append(len(started))
-            time.sleep(0.15)
+            time.sleep(0.15)  # noqa: ASYNC251 - that is the point
 
-    asked = list[int]()
-
-    async def handle(message: bmq.Message) -> None:
-        begin(message)
-
-    async def handle_batch(messages: list[bmq.Message]) -> None:
-        begin(messages[0])
-
-    options: dict[str, Any] = {
-        "single": {},
-        "concurrent": {"concurrency": 4},
-        "lanes": {"key": "key", "concurrency": 4},
-        "batch": {},
-        "paced": {"rate": 10_000.0, "concurrency": 4},
-        "quarantine": {"quarantine": bmq.DeadLetter(f"{uri}.dead"), "concurrency": 4},
-        "retry": {"retry": bmq.Backoff(every=0.001, retries=9, then="skip"), "concurrency": 4},
-    }[kind]
-    items = [bmq.PutMessage(each, {"key": each.decode()}) for each in numbered(50)]
-    (await stage.queue.post_many(items)).raise_for_failures()
-    app = bmq.App(broker_uri)
+    options = {**OPTIONS.get(kind, {}), "concurrency": 1 if kind in ("single", "batches") else 4}
+    if kind == "retry":
+        options["retry"] = bmq.Backoff(every=0.001, retries=9, then="skip")
+    if kind == "quarantine":
+        dead = await session.open_queue(f"{stage.uri}.dead", write=True)
+        options["quarantine"] = bmq.DeadLetter(dead if by == "a signal for consume" else dead.uri)
+    await stage.post(*(bmq.PutMessage(each, {"key": each.decode()}) for each in numbered(50)))
+    app = bmq.App(stage.broker_uri)
     if by == "a signal for consume":
-        if kind == "quarantine":
-            dead = await session.open_queue(f"{uri}.dead", write=True)
-            options = {"quarantine": bmq.DeadLetter(dead), "concurrency": 4}
-        await bmq.consume(stage.queue, handle, signals=True, **options)
+
+        async def handle_one(message: bmq.Message) -> None:
+            await handle(message)
+
+        await bmq.consume(stage.queue, handle_one, signals=True, **options)
     else:
-        if kind == "batch":
-            app.batch_consumer(uri, max_messages=5, max_wait=0)(handle_batch)
-        else:
-            app.consumer(uri, **options)(handle)
+        if kind == "batches":
+            options["max_messages"] = 5
+        register(app, stage.uri, kind if kind == "batches" else "single", handle, **options)
         await app.run()
     assert len(started) == asked[0]

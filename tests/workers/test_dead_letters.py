@@ -17,7 +17,7 @@ from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.put import encode_put
 from bmq.workers import Failure
 from tests.fakes.client import dial
-from tests.workers.stage import Stage, consuming, seen_by
+from tests.workers.stage import Stage, consuming
 
 Fresh = Callable[..., str]
 
@@ -57,9 +57,9 @@ def encoded(properties: Mapping[str, PropertyInput], **renamed: str) -> bytes:
     return area
 
 
-async def put_aside(stage: Stage, dead: bmq.Queue, other: bmq.Session) -> bmq.Message:
+async def put_aside(stage: Stage, dead: bmq.Queue) -> bmq.Message:
     """Let a worker fail on all messages of the queue and on a later message; return the first dead letter."""
-    await stage.queue.post(b"behind")
+    await stage.post(b"behind")
     retry = bmq.NoRetry(bmq.DeadLetter(dead))
     async with consuming(stage.queue, fail, retry=retry, max_unconfirmed_messages=1):
         letter = await dead.receive(timeout=10)
@@ -67,8 +67,7 @@ async def put_aside(stage: Stage, dead: bmq.Queue, other: bmq.Session) -> bmq.Me
     assert behind.data == b"behind"
     for message in (letter, behind):
         message.confirm()
-    await stage.queue.close()
-    assert await seen_by(other, stage.queue.uri) == []
+    assert await stage.left() == []
     return letter
 
 
@@ -78,12 +77,10 @@ async def dead(session: bmq.Session, fresh: Fresh) -> bmq.Queue:
 
 
 @pytest.mark.parametrize("count", [251, 252, 255])
-async def test_as_many_properties_as_a_message_can_have(
-    stage: Stage, dead: bmq.Queue, other_session: bmq.Session, count: int
-) -> None:
+async def test_as_many_properties_as_a_message_can_have(stage: Stage, dead: bmq.Queue, count: int) -> None:
     properties = {f"p{n}": n for n in range(count)}
     await stage.queue.post(b"payload", properties=properties)
-    letter = await put_aside(stage, dead, other_session)
+    letter = await put_aside(stage, dead)
     assert letter.data == b"payload"
     found: dict[str, Any] = {**letter.properties}
     rest = json.loads(found.pop("bmq_dead_properties", "[]"))
@@ -95,13 +92,11 @@ async def test_as_many_properties_as_a_message_can_have(
     assert bool(rest) == (count > 251)
 
 
-async def test_illegal_names_are_kept_in_json(
-    broker_uri: str, stage: Stage, dead: bmq.Queue, other_session: bmq.Session
-) -> None:
+async def test_illegal_names_are_kept_in_json(stage: Stage, dead: bmq.Queue) -> None:
     properties: dict[str, PropertyInput] = {"Aa": 1, "Bb": b"\0\xff", "Cc": "text", "fine": True}
     area = encoded(properties, Aa="_x", Bb="é", Cc="$$")
-    await post_bytes(broker_uri, stage.queue.uri, area + b"payload")
-    letter = await put_aside(stage, dead, other_session)
+    await post_bytes(stage.broker_uri, stage.uri, area + b"payload")
+    letter = await put_aside(stage, dead)
     assert letter.data == b"payload"
     assert letter.properties["fine"] is True
     assert set(letter.properties) == {"fine", "bmq_dead_properties", *PROVENANCE}
@@ -114,12 +109,10 @@ async def test_illegal_names_are_kept_in_json(
     ]
 
 
-async def test_repeated_dead_letter_keeps_its_first_origin(
-    stage: Stage, dead: bmq.Queue, other_session: bmq.Session
-) -> None:
+async def test_repeated_dead_letter_keeps_its_first_origin(stage: Stage, dead: bmq.Queue) -> None:
     first = {"bmq_dead_error": "OSError: first", "bmq_dead_attempts": 9, "OrderType": "EXPRESS"}
     await stage.queue.post(b"payload", properties=first)
-    letter = await put_aside(stage, dead, other_session)
+    letter = await put_aside(stage, dead)
     assert letter.properties["bmq_dead_error"] == "ValueError: no"
     assert letter.properties["bmq_dead_attempts"] == 1
     assert letter.properties["OrderType"] == "EXPRESS"
@@ -133,22 +126,14 @@ async def test_repeated_dead_letter_keeps_its_first_origin(
 
 @pytest.mark.parametrize(
     ("data", "zipped"),
-    [
-        (encoded({"a": 1}) + b"no ZLIB", True),
-        (encoded({"a": 1}), False),
-    ],
+    [(encoded({"a": 1}) + b"no ZLIB", True), (encoded({"a": 1}), False)],
     ids=["compression", "no payload"],
 )
 async def test_unreadable_message_becomes_a_raw_dead_letter(
-    broker_uri: str,
-    stage: Stage,
-    dead: bmq.Queue,
-    other_session: bmq.Session,
-    data: bytes,
-    zipped: bool,
+    stage: Stage, dead: bmq.Queue, data: bytes, zipped: bool
 ) -> None:
-    await post_bytes(broker_uri, stage.queue.uri, data, zipped=zipped)
-    letter = await put_aside(stage, dead, other_session)
+    await post_bytes(stage.broker_uri, stage.uri, data, zipped=zipped)
+    letter = await put_aside(stage, dead)
     assert letter.data == data
     assert set(letter.properties) == {"bmq_dead_raw", *PROVENANCE}
     assert letter.properties["bmq_dead_raw"]
@@ -157,78 +142,62 @@ async def test_unreadable_message_becomes_a_raw_dead_letter(
 async def test_message_with_invalid_properties_becomes_a_raw_dead_letter(fresh: Fresh) -> None:
     """A real broker drops such an event; the embedded broker and others may check less."""
     data, uri = b"\xff\0\0\x0a" + b"\xff" * 36, fresh()
-    async with (
-        bmq.broker.Broker(port=0) as broker,
-        bmq.connect(broker.uri) as session,
-        bmq.connect(broker.uri) as other,
-    ):
-        stage = Stage(await session.open_queue(uri, read=True, write=True, default_subscription=False))
+    async with bmq.broker.Broker(port=0) as broker, bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(uri, read=True, write=True, default_subscription=False)
         dead = await session.open_queue(fresh(), read=True, write=True)
         await post_bytes(broker.uri, uri, data)
-        letter = await put_aside(stage, dead, other)
+        letter = await put_aside(Stage(queue, broker.uri), dead)
         assert letter.data == data
         assert letter.properties["bmq_dead_raw"]
 
 
-async def test_properties_without_room_are_kept_in_json(
-    broker_uri: str,
-    stage: Stage,
-    dead: bmq.Queue,
-    other_session: bmq.Session,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_message_without_room_for_its_properties_becomes_a_raw_dead_letter(
+    stage: Stage, dead: bmq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bmq.wire.properties.MAX_PROPERTIES_AREA", 1000)  # it is 64 MiB
     data = encoded({"Aa": bytes(800)}, Aa="_x") + b"payload"
-    await post_bytes(broker_uri, stage.queue.uri, data)
-    letter = await put_aside(stage, dead, other_session)
+    await post_bytes(stage.broker_uri, stage.uri, data)
+    letter = await put_aside(stage, dead)
     assert letter.data == data
     assert set(letter.properties) == {"bmq_dead_raw", *PROVENANCE}
     assert "exceed the limits" in str(letter.properties["bmq_dead_raw"])
 
 
-async def test_long_error_is_truncated(stage: Stage, dead: bmq.Queue, other_session: bmq.Session) -> None:
-    async def talk(message: bmq.Message) -> None:
-        raise ValueError("x" * 5000)
-
-    await stage.queue.post(b"payload")
+async def test_long_error_is_truncated(stage: Stage, dead: bmq.Queue) -> None:
+    talk = stage.failing(error=ValueError("x" * 5000))
+    await stage.post(b"payload")
     async with consuming(stage.queue, talk, retry=bmq.NoRetry(bmq.DeadLetter(dead))):
         letter = await dead.receive(timeout=10)
     assert letter.properties["bmq_dead_error"] == "ValueError: " + "x" * 988
     letter.confirm()
 
 
+async def origin_of_letter(session: bmq.Session, uri: str, dead: bmq.Queue, guid: str) -> object:
+    """Let a worker fail on the message of a queue; return the queue that the dead letter names."""
+    queue = await session.open_queue(uri, read=True, default_subscription=False)
+    async with consuming(queue, fail, retry=bmq.NoRetry(bmq.DeadLetter(dead))):
+        letter = await dead.receive(timeout=10)
+    letter.confirm()
+    assert letter.properties["bmq_dead_guid"] == guid
+    return letter.properties["bmq_dead_queue"]
+
+
 async def test_a_message_failing_in_two_applications_is_two_dead_letters(
-    broker_uri: str, session: bmq.Session, fresh: Fresh, dead: bmq.Queue
+    session: bmq.Session, fresh: Fresh, dead: bmq.Queue
 ) -> None:
     fanout = fresh("bmq.test.mem.fanout")
-    producer = await session.open_queue(fanout, write=True)
-    ack = await producer.post(b"x")
-    retry = bmq.NoRetry(bmq.DeadLetter(dead))
-    origins: list[object] = []
-    for app in ("foo", "bar"):
-        queue = await session.open_queue(f"{fanout}?id={app}", read=True, default_subscription=False)
-        async with consuming(queue, fail, retry=retry):
-            letter = await dead.receive(timeout=10)
-        letter.confirm()
-        assert letter.properties["bmq_dead_guid"] == ack.guid
-        origins.append(letter.properties["bmq_dead_queue"])
-    assert origins == [f"{fanout}?id=foo", f"{fanout}?id=bar"]
+    ack = await (await session.open_queue(fanout, write=True)).post(b"x")
+    for uri in (f"{fanout}?id=foo", f"{fanout}?id=bar"):
+        assert await origin_of_letter(session, uri, dead, ack.guid) == uri
 
 
 async def test_messages_of_two_queues_with_one_guid_are_two_dead_letters(
-    session: bmq.Session, fresh: Fresh, dead: bmq.Queue
+    session: bmq.Session, other_session: bmq.Session, fresh: Fresh, dead: bmq.Queue
 ) -> None:
     guid = secrets.token_hex(16).upper()
-    retry = bmq.NoRetry(bmq.DeadLetter(dead))
-    origins: list[object] = []
     for uri in (fresh(), fresh()):
-        queue = await session.open_queue(uri, read=True, write=True, default_subscription=False)
-        await queue.post(b"x", guid=guid)
-        async with consuming(queue, fail, retry=retry):
-            letter = await dead.receive(timeout=10)
-        letter.confirm()
-        origins.append(letter.properties["bmq_dead_queue"])
-    assert len(set(origins)) == 2
+        await (await other_session.open_queue(uri, write=True)).post(b"x", guid=guid)
+        assert await origin_of_letter(session, uri, dead, guid) == uri
 
 
 async def test_the_same_message_put_aside_twice_is_one_dead_letter(

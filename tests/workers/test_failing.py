@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import bmq
-from bmq.workers import Failure
 from tests.waiting import eventually
-from tests.workers.conftest import FakeClock
-from tests.workers.stage import Stage, consuming, numbered, post, seen_by
+from tests.workers.conftest import FakeClock, Standstill
+from tests.workers.kinds import register
+from tests.workers.stage import Stage, consuming, numbered
 
 Fresh = Callable[..., str]
 
@@ -21,102 +21,79 @@ Fresh = Callable[..., str]
 # ---- deadlines
 
 
-async def test_a_handler_that_takes_too_long_has_failed(stage: Stage, other_session: bmq.Session) -> None:
-    failures: asyncio.Queue[Failure] = asyncio.Queue()
-
+async def test_a_handler_that_takes_too_long_has_failed(stage: Stage) -> None:
     async def handle(message: bmq.Message) -> None:
         if message.data == b"0":
             await asyncio.Event().wait()
         await stage.handle(message)
 
-    await post(stage.queue, *numbered(2))
-    once = bmq.NoRetry()
-    async with consuming(stage.queue, handle, timeout=0.02, retry=once, on_error=failures.put_nowait):
-        failure = await failures.get()
+    await stage.post(*numbered(2))
+    async with stage.consuming(handle, timeout=0.02, retry=bmq.NoRetry()):
+        failure = await stage.failures.get()
         assert isinstance(failure.error, TimeoutError)
         assert "deadline of 0.02 s" in str(failure.error)
         assert failure.message.data == b"0"
         assert await stage.next(1) == [b"1"]
-    await stage.queue.close()
-    assert await seen_by(other_session, stage.queue.uri) == [b"0"]
+    assert await stage.left() == [b"0"]
 
 
-async def test_a_handler_that_ignores_its_deadline_has_failed(
-    stage: Stage, other_session: bmq.Session
-) -> None:
-    failures: asyncio.Queue[Failure] = asyncio.Queue()
-
+async def test_a_handler_that_ignores_its_deadline_has_failed(stage: Stage) -> None:
     async def handle(message: bmq.Message) -> None:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             await stage.handle(message)
 
-    await post(stage.queue, b"x")
-    async with consuming(stage.queue, handle, timeout=0.02, on_error=failures.put_nowait):
-        assert isinstance((await failures.get()).error, TimeoutError)
-    await stage.queue.close()
-    assert await seen_by(other_session, stage.queue.uri) == [b"x"]
+    await stage.post(b"x")
+    async with stage.consuming(handle, timeout=0.02):
+        assert isinstance((await stage.failures.get()).error, TimeoutError)
+    assert await stage.left() == [b"x"]
 
 
 async def test_error_raised_after_the_deadline_is_the_failure(stage: Stage) -> None:
-    failures: asyncio.Queue[Failure] = asyncio.Queue()
-
     async def handle(message: bmq.Message) -> None:
         try:
             await asyncio.Event().wait()
         finally:
             raise KeyError("cleaning up")
 
-    await post(stage.queue, b"x")
-    async with consuming(stage.queue, handle, timeout=0.02, on_error=failures.put_nowait):
-        assert isinstance((await failures.get()).error, KeyError)
+    await stage.post(b"x")
+    async with stage.consuming(handle, timeout=0.02):
+        assert isinstance((await stage.failures.get()).error, KeyError)
 
 
 async def test_each_message_has_the_full_timeout(stage: Stage) -> None:
     """Together, they take longer than a single deadline."""
-    failures: asyncio.Queue[Failure] = asyncio.Queue()
 
     async def handle(message: bmq.Message) -> None:
         await asyncio.sleep(0.1)
         await stage.handle(message)
 
-    await post(stage.queue, *numbered(8))
-    async with consuming(stage.queue, handle, timeout=0.75, on_error=failures.put_nowait):
-        assert await stage.next(8) == [b"%d" % number for number in range(8)]
-        assert failures.empty()
+    await stage.post(*numbered(8))
+    async with stage.consuming(handle, timeout=0.75):
+        assert await stage.next(8) == numbered(8)
+        assert stage.failures.empty()
 
 
 async def test_worker_cancelled_after_its_deadline_ends(stage: Stage) -> None:
-    began = asyncio.Event()
-    late = asyncio.Event()
-
     async def handle(message: bmq.Message) -> None:
-        began.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            late.set()
-            await asyncio.Event().wait()
+            await stage.hold(message)
 
-    await post(stage.queue, b"x")
-    task = asyncio.create_task(bmq.consume(stage.queue, handle, timeout=0.02, grace=0))
-    await began.wait()
-    await late.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await stage.post(b"x")
+    async with consuming(stage.queue, handle, timeout=0.02, grace=0) as task:
+        await stage.begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 async def test_handlers_own_timeout_error_is_passed_on_unchanged(stage: Stage) -> None:
-    failures: asyncio.Queue[Failure] = asyncio.Queue()
-
-    async def handle(message: bmq.Message) -> None:
-        raise TimeoutError("its own")
-
-    await post(stage.queue, b"x")
-    async with consuming(stage.queue, handle, timeout=60, on_error=failures.put_nowait):
-        assert str((await failures.get()).error) == "its own"
+    await stage.post(b"x")
+    async with stage.consuming(stage.failing(error=TimeoutError("its own")), timeout=60):
+        assert str((await stage.failures.get()).error) == "its own"
 
 
 # ---- retries
@@ -124,89 +101,58 @@ async def test_handlers_own_timeout_error_is_passed_on_unchanged(stage: Stage) -
 
 @pytest.mark.statement("6.6")
 async def test_backoff_tries_three_more_times_then_discards_and_continues(
-    stage: Stage, clock: FakeClock, other_session: bmq.Session
+    stage: Stage, clock: FakeClock
 ) -> None:
-    failures: list[Failure] = []
-
-    async def handle(message: bmq.Message) -> None:
-        await stage.handle(message)
-        if message.data == b"0":
-            raise ValueError("never")
-
-    await post(stage.queue, *numbered(2))
+    await stage.post(*numbered(2))
     retry = bmq.Backoff(every=10, retries=3, then="discard")
-    async with consuming(stage.queue, handle, retry=retry, clock=clock, on_error=failures.append):
+    async with stage.consuming(stage.failing(b"0"), retry=retry, clock=clock):
         assert await stage.next(5) == [b"0", b"0", b"0", b"0", b"1"]
     assert clock.slept == [10, 10, 10]
-    assert [(failure.attempt, failure.retry_in) for failure in failures] == [
-        (1, 10),
-        (2, 10),
-        (3, 10),
-        (4, None),
-    ]
-    await stage.queue.close()
-    assert await seen_by(other_session, stage.queue.uri) == []
+    failures = [stage.failures.get_nowait() for _ in range(4)]
+    assert [(each.attempt, each.retry_in) for each in failures] == [(1, 10), (2, 10), (3, 10), (4, None)]
+    assert await stage.left() == []
 
 
 @pytest.mark.statement("6.7")
 async def test_growing_backoff_blocks_later_messages_until_its_time_is_over(
     stage: Stage, clock: FakeClock
 ) -> None:
-    async def handle(message: bmq.Message) -> None:
-        await stage.handle(message)
-        if message.data == b"0":
-            raise ValueError("never")
-
-    await post(stage.queue, *numbered(2))
+    await stage.post(*numbered(2))
     retry = bmq.Backoff(1, retries=None, factor=2, cap=4, give_up_after=10)
-    async with consuming(stage.queue, handle, retry=retry, clock=clock):
+    async with consuming(stage.queue, stage.failing(b"0"), retry=retry, clock=clock):
         assert await stage.next(6) == [b"0", b"0", b"0", b"0", b"0", b"1"]
     assert clock.slept == [1, 2, 4, pytest.approx(2.9)], "the last attempt begins before the limit"
 
 
 @pytest.mark.statement("6.7", "6.14")
-@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("kind", ["single", "batches"])
 async def test_failed_messages_are_retried_side_by_side_while_newer_ones_wait(
-    stage: Stage, session: bmq.Session, broker_uri: str, batch: bool
+    stage: Stage, kind: str
 ) -> None:
     """Of ten messages four fail, and all at once; ten newer ones wait until the last one succeeds."""
     failing = {b"2", b"4", b"6", b"8"}
     seen: list[bytes] = []
     done: set[bytes] = set()
-    all_done, together = asyncio.Event(), asyncio.Barrier(10)
+    together = asyncio.Barrier(10)
 
-    async def attempt(data: bytes) -> None:
+    async def attempt(message: bmq.Message) -> None:
+        data = message.data
         seen.append(data)
         if seen.count(data) == 1 and int(data) < 10:
             await together.wait()
         if data in failing:
             raise OSError("away")
         done.add(data)
-        if len(done) == 20:
-            all_done.set()
 
-    app = bmq.App(broker_uri, grace=1)
-    how: dict[str, Any] = {
-        "concurrency": 10,
-        "retry": bmq.Backoff(0.001, factor=2, cap=0.01, retries=None, blocks=True),
-    }
-    if batch:
-
-        @app.batch_consumer(stage.queue.uri, max_messages=1, **how)
-        async def handle_batch(messages: list[bmq.Message]) -> None:
-            await attempt(messages[0].data)
-
-    else:
-
-        @app.consumer(stage.queue.uri, **how)
-        async def handle(message: bmq.Message) -> None:
-            await attempt(message.data)
-
+    app = bmq.App(stage.broker_uri, grace=1)
+    options: dict[str, Any] = {"max_messages": 1} if kind == "batches" else {}
+    retry = bmq.Backoff(0.001, factor=2, cap=0.01, retries=None, blocks=True)
+    register(app, stage.uri, kind, attempt, concurrency=10, retry=retry, **options)
     async with app:
-        await post(stage.queue, *numbered(10))
+        await stage.post(*numbered(10))
         await eventually(lambda: all(seen.count(data) >= 2 for data in failing))
         assert app.status()[0].state is bmq.workers.SubscriberState.BLOCKED
-        await post(stage.queue, *numbered(20)[10:])
+        await stage.post(*numbered(20)[10:])
         before = len(seen)
         await eventually(lambda: len(seen) >= before + 20)
         assert set(seen) == set(numbered(10)), "newer messages wait"
@@ -214,69 +160,40 @@ async def test_failed_messages_are_retried_side_by_side_while_newer_ones_wait(
         await eventually(lambda: b"2" in done)
         assert set(seen) == set(numbered(10)), "as long as any message fails"
         failing.clear()
-        await asyncio.wait_for(all_done.wait(), 30)
-    assert done == set(numbered(20))
+        await eventually(lambda: done == set(numbered(20)))
 
 
 @pytest.mark.parametrize("how", [{"key": "x"}, {"group": lambda queue: queue.group("x")}])
 def test_with_a_key_only_its_messages_wait(how: dict[str, Any]) -> None:
+    retry = bmq.Backoff(1, retries=None, blocks=True)
     with pytest.raises(bmq.UsageError, match=r"omit (key or )?blocks"):
-        bmq.App().consumer(
-            "bmq://bmq.test.mem.priority/orders", retry=bmq.Backoff(1, retries=None, blocks=True), **how
-        )(print)
+        bmq.App().consumer("bmq://bmq.test.mem.priority/orders", retry=retry, **how)(print)
 
 
-async def test_a_worker_waiting_for_a_retry_does_not_block_other_workers(stage: Stage) -> None:
-    class Standstill(FakeClock):
-        async def sleep(self, seconds: float) -> None:
-            await asyncio.Event().wait()
-
-    async def handle(message: bmq.Message) -> None:
-        if message.data == b"0":
-            raise ValueError("never")
-        await stage.handle(message)
-
-    await post(stage.queue, *numbered(5))
-    async with consuming(stage.queue, handle, retry=bmq.Backoff(1), concurrency=2, clock=Standstill()):
-        assert await stage.next(4) == numbered(5)[1:]
-
-
-async def test_awaiting_a_cancelled_task_is_a_failure_of_the_handler(stage: Stage, clock: FakeClock) -> None:
-    tries = 0
-
-    async def handle(message: bmq.Message) -> None:
-        nonlocal tries
-        tries += 1
-        if tries == 1:
-            gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            gone.cancel()
-            await gone
-        await stage.handle(message)
-
-    await post(stage.queue, b"x")
-    async with consuming(stage.queue, handle, retry=bmq.Backoff(1), clock=clock) as task:
-        assert await stage.next(1) == [b"x"]
-        assert not task.done()
+async def test_a_worker_waiting_for_a_retry_does_not_block_other_workers(
+    stage: Stage, standstill: Standstill
+) -> None:
+    await stage.post(*numbered(5))
+    handler, retry = stage.failing(b"0"), bmq.Backoff(1)
+    async with consuming(stage.queue, handler, retry=retry, concurrency=2, clock=standstill):
+        assert await stage.next(5) == numbered(5)
 
 
 # ---- dead letters
 
 
 async def test_dead_letter_has_origin_and_error(
-    session: bmq.Session, stage: Stage, fresh: Fresh, clock: FakeClock, other_session: bmq.Session
+    session: bmq.Session, stage: Stage, fresh: Fresh, clock: FakeClock
 ) -> None:
-    async def handle(message: bmq.Message) -> None:
-        await stage.handle(message)
-        raise ValueError("no such customer ☹")
-
     dead = await session.open_queue(fresh(), read=True, write=True)
     ack = await stage.queue.post(
         b"payload",
         properties={"CustomerId": bmq.PropertyValue(bmq.PropertyType.SHORT, 7), "raw": b"\0"},
         tags={"eu"},
     )
+    handler = stage.failing(error=ValueError("no such customer ☹"))
     retry = bmq.Backoff(every=1, retries=2, then=bmq.DeadLetter(dead))
-    async with consuming(stage.queue, handle, retry=retry, clock=clock):
+    async with consuming(stage.queue, handler, retry=retry, clock=clock):
         letter = await dead.receive(timeout=10)
     assert letter.data == b"payload"
     assert dict(letter.properties) == {
@@ -286,77 +203,45 @@ async def test_dead_letter_has_origin_and_error(
         "bmq_dead_attempts": 3,
         "bmq_dead_error": "ValueError: no such customer ☹",
         "bmq_dead_guid": ack.guid,
-        "bmq_dead_queue": stage.queue.uri,
+        "bmq_dead_queue": stage.uri,
     }
     assert letter.property_types["CustomerId"] is bmq.PropertyType.SHORT
     assert letter.tags == {"eu"}
     letter.confirm()
-    await stage.queue.close()
-    assert await seen_by(other_session, stage.queue.uri) == []
+    assert await stage.left() == []
 
 
-async def test_a_full_queue_for_dead_letters_is_waited_for(
-    session: bmq.Session, stage: Stage, fresh: Fresh, other_session: bmq.Session
-) -> None:
-    small = fresh("bmq.test.small.priority")
-    filling = await other_session.open_queue(small, read=True, write=True)
-    accepted = (await filling.post_many([b"filler"] * 20)).acknowledged
-    assert 10 <= accepted < 20
-    emptied = asyncio.Event()
-
-    class Emptying(FakeClock):
-        async def sleep(self, seconds: float) -> None:
-            await super().sleep(seconds)
-            if len(self.slept) == 2:
-                for _ in range(accepted):
-                    (await filling.receive()).confirm()
-                while (await filling.post_many([b"after the confirmations"])).failures:
-                    pass  # the confirmations are still on their way
-                emptied.set()
-
-    async def handle(message: bmq.Message) -> None:
-        raise ValueError("no")
-
-    clock = Emptying()
-    dead = await session.open_queue(small, write=True)
-    await stage.queue.post(b"x")
-    async with consuming(stage.queue, handle, retry=bmq.NoRetry(then=bmq.DeadLetter(dead)), clock=clock):
-        await emptied.wait()
-        found = [await filling.receive(timeout=10) for _ in range(2)]
-        assert [message.data for message in found] == [b"after the confirmations", b"x"]
-        for message in found:
-            message.confirm()
-    assert clock.slept == [1, 2]
-
-
-async def test_a_dead_letter_without_a_reason_for_its_refusal_is_posted_again(
-    bmq_broker: bmq.broker.Broker, bmq_session: bmq.Session, stage: Stage, fresh: Fresh
+@pytest.mark.parametrize("status", [bmq.AckStatus.UNKNOWN, bmq.AckStatus.LIMIT_MESSAGES])
+async def test_a_dead_letter_refused_without_a_reason_or_for_lack_of_room_is_posted_again(
+    bmq_broker: bmq.broker.Broker,
+    bmq_session: bmq.Session,
+    stage: Stage,
+    fresh: Fresh,
+    clock: FakeClock,
+    status: bmq.AckStatus,
 ) -> None:
     """Behind a proxy, a broker may have stored the message: the GUID is the same."""
-
-    async def handle(message: bmq.Message) -> None:
-        raise ValueError("no")
-
-    clock = FakeClock()
     dead = await bmq_session.open_queue(fresh(), read=True, write=True)
-    await stage.queue.post(b"x")
-    bmq_broker.faults.nack(bmq.AckStatus.UNKNOWN, 2)
-    async with consuming(stage.queue, handle, retry=bmq.NoRetry(then=bmq.DeadLetter(dead)), clock=clock):
+    await stage.post(b"x")
+    bmq_broker.faults.nack(status, 2)
+    retry = bmq.NoRetry(then=bmq.DeadLetter(dead))
+    async with consuming(stage.queue, stage.failing(), retry=retry, clock=clock):
         assert (await dead.receive(timeout=10)).data == b"x"
     assert clock.slept == [1, 2]
 
 
-@pytest.mark.parametrize("shape", ["plain", "suspends", "middleware", "batch"])
-async def test_a_returned_awaitable_is_no_success(
-    broker_uri: str, stage: Stage, other_session: bmq.Session, shape: str
-) -> None:
+# ---- results
+
+
+@pytest.mark.parametrize("kind", ["single", "suspends", "middleware", "batches"])
+async def test_a_returned_awaitable_is_no_success(stage: Stage, kind: str) -> None:
     """``return save(...)`` without ``await`` has saved nothing."""
 
     async def save() -> None:
         raise AssertionError("nothing awaits this")
 
     async def handle(message: bmq.Message) -> Any:
-        if shape == "suspends":
+        if kind == "suspends":
             await asyncio.sleep(0)
         return save()
 
@@ -366,16 +251,14 @@ async def test_a_returned_awaitable_is_no_success(
     async def around(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> Any:
         return await call_next()
 
-    app = bmq.App(broker_uri, middlewares=[around] if shape == "middleware" else [])
-    failures: list[Failure] = []
-    options: dict[str, Any] = {"retry": bmq.NoRetry(), "on_error": failures.append}
-    if shape == "batch":
-        app.batch_consumer(stage.queue.uri, max_messages=1, max_wait=0, **options)(handle_batch)
+    app = bmq.App(stage.broker_uri, middlewares=[around] if kind == "middleware" else [])
+    options: dict[str, Any] = {"retry": bmq.NoRetry(), "on_error": stage.failures.put_nowait}
+    if kind == "batches":
+        app.batch_consumer(stage.uri, max_messages=1, max_wait=0, **options)(handle_batch)
     else:
-        app.consumer(stage.queue.uri, **options)(handle)
-    await post(stage.queue, b"0")
+        app.consumer(stage.uri, **options)(handle)
+    await stage.post(b"0")
     async with app:
-        await eventually(lambda: failures)
-    assert "returned an awaitable" in str(failures[0].error)
-    await stage.queue.close()
-    assert await seen_by(other_session, stage.queue.uri) == [b"0"]
+        failure = await stage.failures.get()
+    assert "returned an awaitable" in str(failure.error)
+    assert await stage.left() == [b"0"]

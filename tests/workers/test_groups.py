@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -39,9 +40,15 @@ async def member(connect: Connect, uri: str, **options: Any) -> bmq.groups.Group
     return queue.group("k", **{"buckets": 4, "lease": 1.0, **options})
 
 
-async def stopped(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
+@asynccontextmanager
+async def working(group: Any, handler: Any, **options: Any) -> AsyncIterator[None]:
+    """Run consume() beside the test, and end it; raise its exception."""
+    task = asyncio.create_task(bmq.consume(group, handler, **options))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
     if not task.cancelled():
         task.result()
 
@@ -74,15 +81,14 @@ async def test_a_failing_message_holds_its_key_and_no_other(
 ) -> None:
     handled = Handled(5)
     group = await member(bmq_connect, bmq_queue_uri, buckets=1)
-    task = asyncio.create_task(bmq.consume(group, handled.handle, concurrency=2, retry=FAST))
-    await post(writer, *range(20))
-    await eventually(lambda: handled.count == 16 and handled.attempts > 2)
-    assert handled.done[1] == [1], "messages of the key wait behind the failing one"
-    handled.failing.clear()
-    await eventually(lambda: handled.count == 20)
+    async with working(group, handled.handle, concurrency=2, retry=FAST):
+        await post(writer, *range(20))
+        await eventually(lambda: handled.count == 16 and handled.attempts > 2)
+        assert handled.done[1] == [1], "messages of the key wait behind the failing one"
+        handled.failing.clear()
+        await eventually(lambda: handled.count == 20)
     assert handled.done[1] == [1, 5, 9, 13, 17]
     assert handled.in_order()
-    await stopped(task)
     assert group.closed
 
 
@@ -93,26 +99,30 @@ class Paid(msgspec.Struct):
     currency: str
 
 
-@pytest.mark.parametrize("decided", ["nobody", "retries without an end", "three retries"])
+LETTERS = bmq.DeadLetter(fresh_queue_uri("bmq.test.mem.priority", "dead"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "gives_up"),
+    [
+        (FAST, False),
+        (bmq.Backoff(every=0.02, retries=None, then=LETTERS), False),
+        (bmq.Backoff(every=0.02, retries=3, then=LETTERS), True),
+    ],
+    ids=["nobody decides", "retries without an end", "three retries"],
+)
 async def test_a_value_that_cannot_be_decoded_holds_its_key_in_a_group(
-    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str, decided: str
+    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str, policy: bmq.Backoff, gives_up: bool
 ) -> None:
     """Until the policy gives up; a new version of the handler then takes the message in order."""
-    dead = fresh_queue_uri("bmq.test.mem.priority", "dead")
-    letters = bmq.DeadLetter(dead)
-    policy = {
-        "nobody": FAST,
-        "retries without an end": bmq.Backoff(every=0.02, retries=None, then=letters),
-        "three retries": bmq.Backoff(every=0.02, retries=3, then=letters),
-    }[decided]
     failures: list[Failure] = []
-    paid: list[tuple[str, int]] = []
+    paid: list[tuple[object, int]] = []
 
     async def new(payment: Paid, message: bmq.Message) -> None:
-        paid.append((str(message.properties["k"]), payment.amount))
+        paid.append((message.properties["k"], payment.amount))
 
     async def both(message: bmq.Message) -> None:
-        paid.append((str(message.properties["k"]), msgspec.json.decode(message.data)["amount"]))
+        paid.append((message.properties["k"], msgspec.json.decode(message.data)["amount"]))
 
     for key, data in (
         (1, b'{"amount":1}'),
@@ -121,20 +131,17 @@ async def test_a_value_that_cannot_be_decoded_holds_its_key_in_a_group(
     ):
         await writer.post(data, properties={"k": key})
     group = await member(bmq_connect, bmq_queue_uri, buckets=1)
-    consuming = bmq.consume(group, new, concurrency=2, retry=policy, on_error=failures.append)
-    task = asyncio.create_task(consuming)
-    if decided == "three retries":
-        await eventually(lambda: ("1", 2) in paid)
-        assert [failure.retry_in is None for failure in failures] == [False, False, False, True]
-    else:
+    async with working(group, new, concurrency=2, retry=policy, on_error=failures.append):
+        if gives_up:
+            await eventually(lambda: (1, 2) in paid)
+            assert [failure.retry_in is None for failure in failures] == [False, False, False, True]
+            return
         await eventually(lambda: len(failures) > 5)
-        assert paid == [("2", 3)]
-        await stopped(task)
-        group = await member(bmq_connect, bmq_queue_uri, buckets=1)
-        task = asyncio.create_task(bmq.consume(group, both, concurrency=2, retry=policy))
+        assert paid == [(2, 3)]
+    group = await member(bmq_connect, bmq_queue_uri, buckets=1)
+    async with working(group, both, concurrency=2, retry=policy):
         await eventually(lambda: len(paid) == 3)
-        assert paid == [("2", 3), ("1", 1), ("1", 2)]
-    await stopped(task)
+    assert paid == [(2, 3), (1, 1), (1, 2)]
 
 
 async def test_a_leaving_member_gives_a_waiting_message_to_the_next_owner(
@@ -142,40 +149,33 @@ async def test_a_leaving_member_gives_a_waiting_message_to_the_next_owner(
 ) -> None:
     """Between two attempts nothing is at work: the next owner need not wait for the pause."""
     old, new = Handled(0), Handled()
-    group = await member(bmq_connect, bmq_queue_uri)
     retry = bmq.Backoff(every=3600, retries=None)
-    task = asyncio.create_task(bmq.consume(group, old.handle, retry=retry))
-    await post(writer, *range(8))
-    await eventually(lambda: old.attempts == 1 and old.count == 6)
-    await stopped(task)
-    other = await member(bmq_connect, bmq_queue_uri)
-    task = asyncio.create_task(bmq.consume(other, new.handle))
-    await eventually(lambda: new.count == 2)
+    async with working(await member(bmq_connect, bmq_queue_uri), old.handle, retry=retry):
+        await post(writer, *range(8))
+        await eventually(lambda: old.attempts == 1 and old.count == 6)
+    async with working(await member(bmq_connect, bmq_queue_uri), new.handle):
+        await eventually(lambda: new.count == 2)
     assert new.done == {0: [0, 4]}
-    await stopped(task)
 
 
 async def test_a_joining_member_gets_a_bucket_after_its_failing_message(
     bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str
 ) -> None:
     old, new = Handled(0, 1, 2, 3), Handled()
-    groups = [await member(bmq_connect, bmq_queue_uri) for _ in range(2)]
-    tasks = [asyncio.create_task(bmq.consume(groups[0], old.handle, concurrency=4, retry=FAST))]
-    await post(writer, *range(8))
-    await eventually(lambda: old.attempts > 4)
-    tasks.append(asyncio.create_task(bmq.consume(groups[1], new.handle)))
-    attempts = old.attempts
-    await eventually(lambda: old.attempts > attempts + 8)
-    assert not new.count
-    old.failing.clear()
-    await eventually(lambda: len(groups[1].owned) == 2)
-    await post(writer, *range(8, 16))
-    await eventually(lambda: old.count + new.count == 16)
+    first, second = [await member(bmq_connect, bmq_queue_uri) for _ in range(2)]
+    async with working(first, old.handle, concurrency=4, retry=FAST):
+        await post(writer, *range(8))
+        await eventually(lambda: old.attempts > 4)
+        async with working(second, new.handle):
+            attempts = old.attempts
+            await eventually(lambda: old.attempts > attempts + 8)
+            assert not new.count
+            old.failing.clear()
+            await eventually(lambda: len(second.owned) == 2)
+            await post(writer, *range(8, 16))
+            await eventually(lambda: old.count + new.count == 16)
     for key in range(4):
-        numbers = list(range(key, 16, 4))
-        assert old.done[key] + new.done[key] == numbers
-    for task in tasks:
-        await stopped(task)
+        assert old.done[key] + new.done[key] == list(range(key, 16, 4))
 
 
 async def test_a_message_of_a_lost_connection_is_not_tried_again(
@@ -183,44 +183,40 @@ async def test_a_message_of_a_lost_connection_is_not_tried_again(
 ) -> None:
     """The next owner may have the message already."""
     old, new = Handled(0), Handled()
-    clock = FakeClock()
     async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri, reconnect=False) as session:
         queue = await session.open_queue(bmq_queue_uri, read=True)
         group = queue.group("k", buckets=4, lease=1.0)
-        task = asyncio.create_task(bmq.consume(group, old.handle, retry=FAST, clock=clock))
+        task = asyncio.create_task(bmq.consume(group, old.handle, retry=FAST, clock=FakeClock()))
         await post(writer, 0)
         await eventually(lambda: old.attempts > 0)
-        other = await member(bmq_connect, bmq_queue_uri)
-        taking = asyncio.create_task(bmq.consume(other, new.handle))
-        proxy.cut()
-        await eventually(lambda: new.done[0] == [0])
-        old.failing.clear()
-        with pytest.raises(bmq.Error):
-            await task
-        assert not old.count
-        await stopped(taking)
+        async with working(await member(bmq_connect, bmq_queue_uri), new.handle):
+            proxy.cut()
+            await eventually(lambda: new.done[0] == [0])
+            old.failing.clear()
+            with pytest.raises(bmq.Error):
+                await task
+            assert not old.count
 
 
 async def test_no_attempt_begins_after_the_lease(
-    bmq_connect: Connect, bmq_broker: bmq.broker.Broker, writer: bmq.Queue, bmq_queue_uri: str
+    bmq_broker: bmq.broker.Broker, writer: bmq.Queue, bmq_queue_uri: str
 ) -> None:
     handled = Handled(0)
     async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
         queue = await session.open_queue(bmq_queue_uri, read=True)
         group = queue.group("k", buckets=4, lease=0.5)
-        task = asyncio.create_task(bmq.consume(group, handled.handle, retry=FAST))
-        await post(writer, 0)
-        await eventually(lambda: handled.attempts > 1)
-        proxy.swallow()
-        await eventually(lambda: not group.owned)
-        attempts = handled.attempts
-        handled.failing.clear()
-        await asyncio.sleep(0.2)
-        assert (handled.attempts, handled.count) == (attempts, 0)
-        proxy.cut()
-        proxy.heal()
-        await eventually(lambda: handled.done[0] == [0])
-        await stopped(task)
+        async with working(group, handled.handle, retry=FAST):
+            await post(writer, 0)
+            await eventually(lambda: handled.attempts > 1)
+            proxy.swallow()
+            await eventually(lambda: not group.owned)
+            attempts = handled.attempts
+            handled.failing.clear()
+            await asyncio.sleep(0.2)
+            assert (handled.attempts, handled.count) == (attempts, 0)
+            proxy.cut()
+            proxy.heal()
+            await eventually(lambda: handled.done[0] == [0])
 
 
 async def test_a_message_given_up_is_put_aside_and_the_key_goes_on(
@@ -231,13 +227,11 @@ async def test_a_message_given_up_is_put_aside_and_the_key_goes_on(
     aside_uri = fresh_queue_uri("bmq.test.mem.priority", "aside")
     aside = await group.queue.session.open_queue(aside_uri, read=True, write=True)
     retry = bmq.Backoff(every=0.01, retries=2, then=bmq.DeadLetter(aside))
-    task = asyncio.create_task(bmq.consume(group, handled.handle, retry=retry, on_error=seen.append))
-    await post(writer, 0, 4)
-    await eventually(lambda: handled.done[0] == [4])
-    letter = await aside.receive(timeout=10)
-    assert letter.data == b"0"
-    assert [failure.attempt for failure in seen] == [1, 2, 3]
-    await stopped(task)
+    async with working(group, handled.handle, retry=retry, on_error=seen.append):
+        await post(writer, 0, 4)
+        await eventually(lambda: handled.done[0] == [4])
+        assert (await aside.receive(timeout=10)).data == b"0"
+        assert [failure.attempt for failure in seen] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("turns", range(0, 40, 3))
@@ -254,11 +248,9 @@ async def test_a_cancelled_call_loses_nothing(
     await asyncio.wait([task])
     assert task.cancelled()
     await eventually(lambda: group.queue.closed or not turns)
-    other = await member(bmq_connect, bmq_queue_uri)
-    task = asyncio.create_task(bmq.consume(other, handled.handle, concurrency=2))
-    await eventually(lambda: handled.count == 8)
+    async with working(await member(bmq_connect, bmq_queue_uri), handled.handle, concurrency=2):
+        await eventually(lambda: handled.count == 8)
     assert handled.in_order()
-    await stopped(task)
 
 
 async def test_values_and_typed_groups(bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str) -> None:
@@ -268,10 +260,9 @@ async def test_values_and_typed_groups(bmq_connect: Connect, writer: bmq.Queue, 
         seen.append(number)
 
     queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    task = asyncio.create_task(bmq.consume(queue.typed(int).group("k", buckets=2), handle))
-    await post(writer, *range(4))
-    await eventually(lambda: sorted(seen) == [0, 1, 2, 3])
-    await stopped(task)
+    async with working(queue.typed(int).group("k", buckets=2), handle):
+        await post(writer, *range(4))
+        await eventually(lambda: sorted(seen) == [0, 1, 2, 3])
 
 
 @sweep(
@@ -310,15 +301,9 @@ def test_a_group_has_a_single_handler() -> None:
         app.consumer(ORDERS, expression="x == 1")(two)
 
 
-def app_of(handled: Handled, **options: Any) -> bmq.App[Any]:
-    app = bmq.App()
-    app.consumer(ORDERS, group=lambda queue: queue.group("k", buckets=4), **options)(handled.handle)
-    return app
-
-
 async def test_a_group_in_an_app() -> None:
-    handled = Handled()
-    app = app_of(handled, concurrency=4)
+    handled, app = Handled(), bmq.App()
+    app.consumer(ORDERS, group=lambda queue: queue.group("k", buckets=4), concurrency=4)(handled.handle)
     async with TestApp(app) as test:
         for number in range(12):
             await test.post(ORDERS, b"%d" % number, properties={"k": number % 4})

@@ -21,9 +21,13 @@ import bmq
 from bmq.conventions import delay_queue_of
 from tests.sweeps import sweep
 from tests.waiting import eventually
+from tests.workers.conftest import Standstill
+from tests.workers.kinds import register, register_in_thread
+from tests.workers.stage import consuming
 
 URI = "bmq://bmq.test.mem.priority/held"
 COUNT = 8
+OPTIONS: dict[str, Any] = {"reconnect_delays": lambda: itertools.repeat(0.005)}
 
 
 class Held:
@@ -33,6 +37,7 @@ class Held:
         broker: delivers the messages.
         most: maximum number of handlers with the same message at the same time.
         effects: number of finished handlers, by payload.
+        post: posts the message of a number, where a plain post does not do.
     """
 
     def __init__(self, broker: bmq.broker.Broker) -> None:
@@ -41,7 +46,6 @@ class Held:
         self.entered = 0
         self.effects: Counter[bytes] = Counter()
         self.go = asyncio.Event()
-        #: Posts the message of a number, where a plain post does not do.
         self.post: Callable[[int], Awaitable[object]] | None = None
         self._at_work: Counter[bytes] = Counter()
 
@@ -60,9 +64,6 @@ class Held:
         self._at_work.subtract(data)
         self.effects.update(data)
 
-    def options(self) -> dict[str, Any]:
-        return {"reconnect_delays": lambda: itertools.repeat(0.005)}
-
 
 #: Runs handlers, and yields their session.
 Recipe = Callable[[Held], AbstractAsyncContextManager[bmq.Session]]
@@ -70,41 +71,36 @@ HANDLERS: dict[str, Recipe] = {}
 
 
 def recipe(name: str) -> Callable[[Callable[[Held], AsyncIterator[bmq.Session]]], Recipe]:
-    def register(make: Callable[[Held], AsyncIterator[bmq.Session]]) -> Recipe:
+    def add(make: Callable[[Held], AsyncIterator[bmq.Session]]) -> Recipe:
         HANDLERS[name] = asynccontextmanager(make)
         return HANDLERS[name]
 
-    return register
+    return add
 
 
-def app_of(name: str, register: Callable[[bmq.App, Held], object]) -> None:
+def app_of(name: str, registering: Callable[[bmq.App, Held], object]) -> None:
     async def run(held: Held) -> AsyncIterator[bmq.Session]:
-        app = bmq.App(held.broker.uri, grace=5, **held.options())
-        register(app, held)
+        app = bmq.App(held.broker.uri, grace=5, **OPTIONS)
+        registering(app, held)
         async with app:
             yield app.session
 
     recipe(name)(run)
 
 
-def _each(**options: Any) -> Callable[[bmq.App, Held], object]:
-    def register(app: bmq.App, held: Held) -> None:
-        @app.consumer(URI, **options)
-        async def handle(message: bmq.Message) -> None:
-            await held.handle(message.data)
+def of_kind(kind: str, **options: Any) -> Callable[[bmq.App, Held], None]:
+    def registering(app: bmq.App, held: Held) -> None:
+        async def work(*messages: bmq.Message) -> None:
+            await held.handle(*[message.data for message in messages])
 
-    return register
+        register(app, URI, kind, work, **options)
+
+    return registering
 
 
 def _two_consumers(app: bmq.App, held: Held) -> None:
     for _ in range(2):
-        _each(concurrency=2)(app, held)
-
-
-def _values(app: bmq.App, held: Held) -> None:
-    @app.consumer(URI, concurrency=4)
-    async def handle(value: int) -> None:
-        await held.handle(b"%d" % value)
+        of_kind("single", concurrency=2)(app, held)
 
 
 def _in_threads(app: bmq.App, held: Held) -> None:
@@ -113,97 +109,69 @@ def _in_threads(app: bmq.App, held: Held) -> None:
     waiting = loop.create_task(held.go.wait())
     waiting.add_done_callback(lambda _: released.set())
 
-    @app.consumer(URI, concurrency=4)
-    def handle(message: bmq.Message) -> None:
+    def work(message: bmq.Message) -> None:
         loop.call_soon_threadsafe(held.enter, message.data)
         released.wait(20)
         loop.call_soon_threadsafe(held.leave, message.data)
 
-
-def _batches(app: bmq.App, held: Held) -> None:
-    @app.batch_consumer(URI, max_messages=3, max_wait=0.01, concurrency=2)
-    async def handle(messages: list[bmq.Message]) -> None:
-        await held.handle(*[message.data for message in messages])
+    register_in_thread(app, URI, "single", work, concurrency=4)
 
 
 def _later(app: bmq.App, held: Held) -> None:
     """The handler passes the messages to a task for confirmation."""
     tasks: set[asyncio.Task[None]] = set()
 
-    async def work(message: bmq.Message) -> None:
+    async def finish(message: bmq.Message) -> None:
         await held.handle(message.data)
         message.confirm()
 
-    @app.consumer(URI, ack=bmq.AckPolicy.MANUAL, concurrency=4)
-    async def handle(message: bmq.Message) -> None:
-        tasks.add(asyncio.create_task(work(message)))
+    async def work(message: bmq.Message) -> None:
+        tasks.add(asyncio.create_task(finish(message)))
+
+    register(app, URI, "manual", work, concurrency=4)
 
 
-def _responder(app: bmq.App, held: Held) -> None:
-    @app.responder(URI, concurrency=4)
-    async def answer(message: bmq.Message) -> None:
-        await held.handle(message.data)
-
-
-app_of("one worker", _each())
-app_of("workers", _each(concurrency=4))
-app_of("workers with a deadline", _each(concurrency=4, timeout=60))
-app_of("workers with a rate", _each(concurrency=4, rate=1000))
-app_of("workers with durable retries", _each(concurrency=4, retry=bmq.Backoff(1, durable=True)))
-app_of("workers with a quarantine", _each(concurrency=4, quarantine=bmq.DeadLetter(f"{URI}.dead"), after=2))
-app_of("workers that confirm first", _each(concurrency=4, ack=bmq.AckPolicy.ON_RECEIPT))
-app_of("lanes", _each(concurrency=4, key=lambda message: int(message.data) % 3))
+app_of("one worker", of_kind("single"))
+for each in ("concurrent", "deadline", "rate", "on receipt", "durable", "values", "requests"):
+    app_of(each, of_kind(each, concurrency=4))
+app_of("quarantine", of_kind("concurrent", quarantine=bmq.DeadLetter(f"{URI}.dead"), after=2))
+app_of("lanes", of_kind("lanes", concurrency=4, key=lambda message: int(message.data) % 3))
+app_of("batches", of_kind("batches", concurrency=2, max_messages=3, max_wait=0.01))
 app_of("two consumers", _two_consumers)
-app_of("values", _values)
 app_of("threads", _in_threads)
-app_of("batches", _batches)
 app_of("confirmed later", _later)
-app_of("a responder", _responder)
 
 
 @recipe("consume")
 async def _consume(held: Held) -> AsyncIterator[bmq.Session]:
-    async with bmq.connect(held.broker.uri, **held.options()) as session:
+    async def handle(message: bmq.Message) -> None:
+        await held.handle(message.data)
+
+    async with bmq.connect(held.broker.uri, **OPTIONS) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=False)
-
-        async def handle(message: bmq.Message) -> None:
-            await held.handle(message.data)
-
-        working = asyncio.create_task(bmq.consume(queue, handle, concurrency=4))
-        yield session
-        working.cancel()
-        await asyncio.wait([working])
+        async with consuming(queue, handle, concurrency=4):
+            yield session
 
 
 @recipe("between attempts")
 async def _between_attempts(held: Held) -> AsyncIterator[bmq.Session]:
     """Every first attempt fails; the second attempt follows after the pause."""
     failed: set[bytes] = set()
+    clock = Standstill()
+    clock.go_on = held.go
 
-    class Paused:
-        def time(self) -> float:
-            return 0.0
+    async def handle(message: bmq.Message) -> None:
+        held.entered += 1
+        if message.data not in failed:
+            failed.add(message.data)
+            raise ConnectionError("away")
+        held.effects[message.data] += 1
 
-        async def sleep(self, seconds: float) -> None:
-            await held.go.wait()
-
-    async with bmq.connect(held.broker.uri, **held.options()) as session:
+    async with bmq.connect(held.broker.uri, **OPTIONS) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=False)
-
-        async def handle(message: bmq.Message) -> None:
-            held.entered += 1
-            if message.data not in failed:
-                failed.add(message.data)
-                raise ConnectionError("away")
-            held.effects[message.data] += 1
-
         retry = bmq.Backoff(every=1, retries=1)
-        working = asyncio.create_task(
-            bmq.consume(queue, handle, concurrency=COUNT, retry=retry, clock=Paused())
-        )
-        yield session
-        working.cancel()
-        await asyncio.wait([working])
+        async with consuming(queue, handle, concurrency=COUNT, retry=retry, clock=clock):
+            yield session
         assert held.entered == 2 * COUNT, "a failed attempt counts once"
 
 
@@ -213,7 +181,7 @@ async def _taskiq(held: Held) -> AsyncIterator[bmq.Session]:
 
     from bmq.taskiq import BmqBroker
 
-    broker = BmqBroker(held.broker.uri, URI, mover=False, **held.options())
+    broker = BmqBroker(held.broker.uri, URI, mover=False, **OPTIONS)
     broker.is_worker_process = True
 
     @broker.task(task_name="work")
@@ -262,7 +230,7 @@ async def test_no_message_is_handled_beside_itself_or_once_more(
             for number in range(COUNT):
                 await (queue.post(b"%d" % number) if held.post is None else held.post(number))
             await eventually(lambda: held.entered)
-            await eventually(lambda: session.stats().received >= COUNT or name == "a responder")
+            await eventually(lambda: session.stats().received >= COUNT or name == "requests")
             await again(held, session)
             held.go.set()
             await broker.drained(URI)
@@ -277,8 +245,7 @@ async def test_services_pass_each_message_on_once(service: str, caplog: pytest.L
     target = URI if service == "mover" else f"{URI}.aside"
     async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as posting:
         queue = await posting.open_queue(source, write=True)
-        held = Held(broker)
-        app = bmq.App(broker.uri, grace=5, **held.options())
+        app = bmq.App(broker.uri, grace=5, **OPTIONS)
         if service == "mover":
             app.mover(source)
         else:

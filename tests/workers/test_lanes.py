@@ -13,14 +13,14 @@ import pytest
 import bmq
 from bmq.testing import FaultProxy
 from tests.waiting import eventually
-from tests.workers.conftest import FakeClock
-from tests.workers.stage import Stage, consuming, post, seen_by
+from tests.workers.conftest import Standstill
+from tests.workers.stage import Stage, consuming, numbered
 from tests.workers.test_typed import Order
 
 
-async def fill(stage: Stage, *keys: str | None) -> None:
+async def fill(queue: bmq.Queue, *keys: str | None) -> None:
     """Post messages with the given keys, numbered from 0."""
-    await stage.queue.post_many(
+    await queue.post_many(
         bmq.PutMessage(b"%d" % number, {} if key is None else {"key": key}) for number, key in enumerate(keys)
     )
 
@@ -64,7 +64,7 @@ class Record:
 
 async def test_messages_of_a_key_are_sequential_and_keys_are_parallel(stage: Stage) -> None:
     record = Record(40)
-    await fill(stage, *"abcd" * 10)
+    await fill(stage.queue, *"abcd" * 10)
     async with consuming(stage.queue, record.handle, concurrency=8, key="key"):
         await record.finish()
     assert record.done == {key: list(range(start, 40, 4)) for start, key in enumerate("abcd")}
@@ -72,134 +72,93 @@ async def test_messages_of_a_key_are_sequential_and_keys_are_parallel(stage: Sta
 
 
 async def test_the_key_may_be_a_function_of_the_message(stage: Stage) -> None:
-    seen: list[bytes] = []
     both = asyncio.Event()
 
     async def handle(message: bmq.Message) -> None:
-        seen.append(message.data)
+        await stage.handle(message)
         if message.data == b"0":
             await both.wait()  # 2 and 4 are in the same lane, and wait
         if message.data == b"3":
             both.set()
 
-    await post(stage.queue, *(b"%d" % number for number in range(5)))
-    async with consuming(stage.queue, handle, concurrency=2, key=lambda message: int(message.data) % 2):
-        await asyncio.wait_for(both.wait(), 30)
-        while len(seen) < 5:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-    assert seen == [b"0", b"1", b"3", b"2", b"4"]
+    await stage.post(*numbered(5))
+    async with stage.consuming(handle, concurrency=2, key=lambda message: int(message.data) % 2):
+        assert await stage.next(5) == [b"0", b"1", b"3", b"2", b"4"]
 
 
 async def test_messages_without_the_property_share_a_lane(stage: Stage) -> None:
     record = Record(10)
-    await fill(stage, *[None] * 10)
+    await fill(stage.queue, *[None] * 10)
     async with consuming(stage.queue, record.handle, concurrency=8, key="key"):
         await record.finish()
     assert record.done == {None: list(range(10))}
 
 
-async def test_a_retry_holds_its_own_key_and_no_worker(stage: Stage) -> None:
+async def test_a_retry_holds_its_own_key_and_no_worker(stage: Stage, standstill: Standstill) -> None:
     """While a message of a key waits for a retry, the only worker handles the messages of the other key."""
-    resting, go_on = asyncio.Event(), asyncio.Event()
-    seen: list[tuple[int, int]] = []
-    attempts = defaultdict[int, int](int)
+    seen: list[tuple[bytes, int]] = []
 
-    class Clock(FakeClock):
-        async def sleep(self, seconds: float) -> None:
-            resting.set()
-            await go_on.wait()
-
-    async def handle(message: bmq.Message) -> None:
-        number = int(message.data)
-        attempts[number] += 1
-        seen.append((number, attempts[number]))
-        if (number, attempts[number]) == (0, 1):
+    async def handle(message: bmq.Message, attempt: bmq.Attempt) -> None:
+        seen.append((message.data, attempt.number))
+        if (message.data, attempt.number) == (b"0", 1):
             raise ConnectionError("away")
-        if number == 3:
-            await resting.wait()
-            go_on.set()
+        if message.data == b"3":
+            await standstill.resting.wait()
+            standstill.go_on.set()
 
-    await fill(stage, "a", "a", "b", "b")
-    async with consuming(
-        stage.queue, handle, concurrency=1, key="key", retry=bmq.Backoff(every=5), clock=Clock()
-    ):
+    await fill(stage.queue, "a", "a", "b", "b")
+    async with stage.consuming(handle, key="key", retry=bmq.Backoff(every=5), clock=standstill):
         await eventually(lambda: len(seen) >= 5)
-    assert seen == [(0, 1), (2, 1), (3, 1), (0, 2), (1, 1)]
+    assert seen == [(b"0", 1), (b"2", 1), (b"3", 1), (b"0", 2), (b"1", 1)]
 
 
 async def test_a_busy_key_does_not_starve_other_keys(stage: Stage) -> None:
     order: list[Any] = []
-    finished = asyncio.Event()
 
     async def handle(message: bmq.Message) -> None:
         order.append(message.properties["key"])
         await asyncio.sleep(0)
-        if len(order) == 104:
-            finished.set()
 
-    await fill(stage, *["hot"] * 100, "a", "b", "c", "d")
-    async with consuming(stage.queue, handle, concurrency=1, key="key", max_unconfirmed_messages=104):
-        await asyncio.wait_for(finished.wait(), 30)
+    await fill(stage.queue, *["hot"] * 100, "a", "b", "c", "d")
+    async with stage.consuming(handle, key="key", max_unconfirmed_messages=104):
+        await eventually(lambda: len(order) == 104)
     assert {"a", "b", "c", "d"} <= set(order[:12]), order
 
 
 @pytest.mark.parametrize("key", [lambda message: 1 / 0, lambda message: []], ids=["raises", "unhashable"])
-async def test_a_failing_key_function_fails_the_attempt(
-    stage: Stage, other_session: bmq.Session, key: Any
-) -> None:
-    failures: asyncio.Queue[bmq.workers.Failure] = asyncio.Queue()
-    await post(stage.queue, b"x", b"y")
-    policy = bmq.NoRetry(then="discard")
-    async with consuming(
-        stage.queue, stage.handle, key=key, concurrency=2, retry=policy, on_error=failures.put_nowait
-    ):
-        found = {(await failures.get()).message.data for _ in range(2)}
+async def test_a_failing_key_function_fails_the_attempt(stage: Stage, key: Any) -> None:
+    await stage.post(b"x", b"y")
+    async with stage.consuming(stage.handle, key=key, concurrency=2, retry=bmq.NoRetry(then="discard")):
+        found = {(await stage.failures.get()).message.data for _ in range(2)}
     assert found == {b"x", b"y"}
     assert stage.seen.empty()
-    await stage.queue.close()
-    assert await seen_by(other_session, stage.queue.uri) == []
+    assert await stage.left() == []
 
 
 async def test_unhandled_messages_are_returned_in_order(stage: Stage) -> None:
-    begun, end = asyncio.Event(), asyncio.Event()
-
-    async def handle(message: bmq.Message) -> None:
-        begun.set()
-        await end.wait()
-
-    await fill(stage, *"aabbaabb")
+    await fill(stage.queue, *"aabbaabb")
     async with stage.queue.subscribe() as consumer:
-        task = asyncio.create_task(bmq.consume(consumer, handle, concurrency=1, key="key"))
-        await begun.wait()
+        task = asyncio.create_task(bmq.consume(consumer, stage.hold, concurrency=1, key="key"))
+        await stage.begun.wait()
         await eventually(lambda: not consumer.buffered)
         task.cancel()
         await asyncio.sleep(0)
-        end.set()
+        stage.go.set()
         await asyncio.wait([task])
-        assert [message.data for message in await consumer.receive_many(100, timeout=10)] == [
-            b"%d" % number for number in range(1, 8)
-        ]
+        found = await consumer.receive_many(100, timeout=10)
+        assert [message.data for message in found] == numbered(8)[1:]
 
 
 async def test_the_order_starts_anew_on_the_same_queue(stage: Stage) -> None:
     """Messages returned by a consume() go to the next consume(), before later messages."""
-    first = asyncio.Event()
-    seen: list[int] = []
-
-    async def slow(message: bmq.Message) -> None:
-        seen.append(int(message.data))
-        first.set()
-
-    await fill(stage, *"aaaa")
-    task = asyncio.create_task(bmq.consume(stage.queue, slow, concurrency=4, key="key"))
-    await first.wait()
-    task.cancel()
-    await asyncio.wait([task])
+    await fill(stage.queue, *"aaaa")
+    async with stage.consuming(stage.handle, concurrency=4, key="key"):
+        seen = await stage.next(1)
+    while not stage.seen.empty():
+        seen += await stage.next(1)
     await stage.queue.post(b"4", properties={"key": "a"})
-    record = Record(5 - len(seen))
-    async with consuming(stage.queue, record.handle, concurrency=4, key="key"):
-        await record.finish()
-    assert seen + record.done["a"] == [0, 1, 2, 3, 4]
+    async with stage.consuming(stage.handle, concurrency=4, key="key"):
+        assert seen + await stage.next(5 - len(seen)) == numbered(5)
 
 
 def test_a_key_is_checked_when_the_handler_is_registered() -> None:
@@ -245,10 +204,7 @@ async def test_lanes_keep_order_under_retries_redeliveries_and_reconnects(
         bmq.connect(broker_uri) as producer,
         bmq.connect(proxy.uri, reconnect_delays=lambda: iter([0.0] * 1000)) as session,
     ):
-        posting = await producer.open_queue(uri, write=True)
-        await posting.post_many(
-            bmq.PutMessage(b"%d" % number, {"key": key}) for number, key in enumerate(keys)
-        )
+        await fill(await producer.open_queue(uri, write=True), *keys)
         queue = await session.open_queue(uri, read=True, default_subscription=False)
         async with consuming(
             queue,

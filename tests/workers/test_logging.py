@@ -3,39 +3,35 @@
 
 from __future__ import annotations
 
-import logging
+from typing import Any
 
 import pytest
 
 import bmq
 from tests.workers.conftest import FakeClock
-from tests.workers.stage import Stage, consuming, numbered, post
+from tests.workers.stage import Stage, consuming, numbered
 
 
-def failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+async def logged(
+    stage: Stage, caplog: pytest.LogCaptureFixture, handler: Any, count: int, **options: Any
+) -> list[Any]:
+    """Let a handler see a number of messages; return what workers have logged."""
+    async with consuming(stage.queue, handler, **options) as task:
+        await stage.next(count)
+        await stage.queue.close()
+        await task
     return [record for record in caplog.records if record.name == "bmq.workers"]
 
 
 async def test_failure_names_its_message(
     stage: Stage, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def handle(message: bmq.Message) -> None:
-        await stage.handle(message)
-        raise OSError("no")
-
-    await post(stage.queue, b"1")
+    ack = await stage.queue.post(b"1")
     retry = bmq.Backoff(every=1, retries=1, then="discard")
-    async with consuming(stage.queue, handle, retry=retry, clock=clock) as task:
-        first = await stage.seen.get()
-        await stage.seen.get()
-        await stage.queue.close()
-        await task
-    again, last = failures(caplog)
+    again, last = await logged(stage, caplog, stage.failing(), 2, retry=retry, clock=clock)
     assert [again.levelname, last.levelname] == ["WARNING", "ERROR"]
     for record, attempt in ((again, 1), (last, 2)):
-        assert record.guid == first.guid  # type: ignore[attr-defined]
-        assert record.queue == stage.queue.uri  # type: ignore[attr-defined]
-        assert record.attempt == attempt  # type: ignore[attr-defined]
+        assert (record.guid, record.queue, record.attempt) == (ack.guid, stage.uri, attempt)
 
 
 async def test_a_flood_of_failures_is_not_logged(
@@ -47,12 +43,9 @@ async def test_a_flood_of_failures_is_not_logged(
             clock.now += 10
         raise ValueError("never")
 
-    await post(stage.queue, *numbered(100), b"last")
-    async with consuming(stage.queue, handle, retry=bmq.NoRetry(then="discard"), clock=clock) as task:
-        await stage.next(101)
-        await stage.queue.close()
-        await task
-    records = failures(caplog)
+    await stage.post(*numbered(100), b"last")
+    retry = bmq.NoRetry(then="discard")
+    records = await logged(stage, caplog, handle, 101, retry=retry, clock=clock)
     assert len(records) == 21
     assert records[19].getMessage().endswith(" (more like this are left out for 10 s)")
     assert records[20].getMessage().endswith(" (and 80 more like this since)")
@@ -67,15 +60,7 @@ class NoSuchArticle(bmq.RequestFailed, type="test-logging-no-such-article"):
 async def test_only_unexpected_errors_have_a_traceback(
     stage: Stage, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    async def handle(message: bmq.Message) -> None:
-        await stage.handle(message)
-        raise error
-
-    await post(stage.queue, b"1")
-    async with consuming(stage.queue, handle, retry=bmq.NoRetry("discard")) as task:
-        await stage.next(1)
-        await stage.queue.close()
-        await task
-    (record,) = failures(caplog)
+    await stage.post(b"1")
+    (record,) = await logged(stage, caplog, stage.failing(error=error), 1, retry=bmq.NoRetry("discard"))
     assert bool(record.exc_info) is isinstance(error, OSError)
     assert str(error) in record.getMessage()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Middlewares around the attempts of handlers."""
+"""Middlewares and interceptors around the attempts of handlers."""
 
 import asyncio
+import contextvars
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -15,15 +15,13 @@ from tests.sweeps import sweep
 from tests.workers.conftest import FakeClock
 from tests.workers.stage import Stage, consuming
 
-Fresh = Callable[..., str]
-
 
 @dataclass
 class Order:
     number: Annotated[int, bmq.Property]
 
 
-async def test_middlewares_run_in_order_from_the_app_to_the_handler(broker_uri: str, fresh: Fresh) -> None:
+async def test_middlewares_run_in_order_from_the_app_to_the_handler(stage: Stage) -> None:
     log: list[str] = []
 
     class Seen(bmq.Interceptor):
@@ -39,17 +37,16 @@ async def test_middlewares_run_in_order_from_the_app_to_the_handler(broker_uri: 
 
         return note
 
-    app, uri = bmq.App(broker_uri, middlewares=[noting("app")], interceptors=[Seen()]), fresh()
+    app = bmq.App(stage.broker_uri, middlewares=[noting("app")], interceptors=[Seen()])
     app.middleware(noting("decorated"))
 
-    @app.consumer(uri, middlewares=[noting("handler")])
+    @app.consumer(stage.uri, middlewares=[noting("handler")])
     async def ship(message: bmq.Message) -> str:
         log.append("ship")
         app.stop()
         return "result"
 
-    async with bmq.connect(broker_uri) as session:
-        await (await session.open_queue(uri, write=True)).post(b"1")
+    await stage.post(b"1")
     await app.run(signals=False)
     assert log == [
         *("interceptor", "app", "decorated", "handler", "ship", "handler: result"),
@@ -74,12 +71,12 @@ async def test_a_middleware_replaces_the_value(stage: Stage, threads: bool) -> N
         loop.call_soon_threadsafe(seen.put_nowait, (order.number, attempt.context["by"]))
 
     await stage.queue.typed(Order).post(Order(2))
-    async with consuming(stage.queue, in_thread if threads else ship, middlewares=[double]):
+    async with stage.consuming(in_thread if threads else ship, middlewares=[double]):
         assert await seen.get() == (4, "double")
 
 
-async def test_a_middleware_ends_translates_and_repeats_attempts(stage: Stage, clock: FakeClock) -> None:
-    calls, failures = list[bytes](), asyncio.Queue[Any]()
+async def test_a_middleware_ends_translates_and_repeats_attempts(stage: Stage) -> None:
+    calls, last = list[bytes](), asyncio.Event()
 
     async def decide(attempt: bmq.Attempt, call_next: CallNext) -> Any:
         kind = attempt.message.data
@@ -99,15 +96,15 @@ async def test_a_middleware_ends_translates_and_repeats_attempts(stage: Stage, c
     async def ship(message: bmq.Message) -> None:
         calls.append(message.data)
         if message.data == b"last":
-            failures.put_nowait(None)
+            last.set()
         elif calls.count(message.data) == 1:
             raise OSError("no")
 
-    await stage.queue.post_many([b"skip", b"reject", b"swallow", b"translate", b"again", b"last"])
-    how: Any = {"retry": bmq.NoRetry("discard"), "on_error": failures.put_nowait, "clock": clock}
-    async with consuming(stage.queue, ship, middlewares=[decide], **how):
-        found = [await failures.get() for _ in range(3)]
-    assert [str(each.error) for each in found[:2]] == ["not for us", "translated"]
+    await stage.post(b"skip", b"reject", b"swallow", b"translate", b"again", b"last")
+    async with stage.consuming(ship, middlewares=[decide], retry=bmq.NoRetry("discard")):
+        await last.wait()
+    found = [stage.failures.get_nowait() for _ in range(2)]
+    assert [str(each.error) for each in found] == ["not for us", "translated"]
     assert calls == [b"swallow", b"translate", b"again", b"again", b"last"]
     assert stage.queue.stats().confirmed == 6
 
@@ -122,59 +119,48 @@ async def drops_the_coroutine(attempt: bmq.Attempt, call_next: CallNext) -> Any:
 
 @pytest.mark.parametrize("forgetful", [returns_the_coroutine, drops_the_coroutine])
 async def test_a_middleware_that_awaits_nothing_fails_the_attempt(stage: Stage, forgetful: Any) -> None:
-    calls, failures = list[bytes](), asyncio.Queue[Any]()
-
-    async def ship(message: bmq.Message) -> None:
-        calls.append(message.data)
-
-    await stage.queue.post(b"1")
-    async with consuming(stage.queue, ship, middlewares=[forgetful], on_error=failures.put_nowait):
-        error = (await failures.get()).error
+    await stage.post(b"1")
+    async with stage.consuming(stage.handle, middlewares=[forgetful]):
+        error = (await stage.failures.get()).error
     assert isinstance(error, bmq.UsageError)
     assert str(error) == (
         f"the middleware {forgetful.__name__} called call_next() without awaiting it, so the handler has not "
         "run: write 'result = await call_next()'"
     )
-    assert calls == []
+    assert stage.seen.empty()
     assert stage.queue.stats().confirmed == 0
 
 
 async def test_a_middleware_that_leaves_the_handler_running_fails_the_attempt(stage: Stage) -> None:
-    running, failures, end = list[asyncio.Task[Any]](), asyncio.Queue[Any](), asyncio.Event()
+    running: list[asyncio.Task[Any]] = []
 
     async def impatient(attempt: bmq.Attempt, call_next: CallNext) -> Any:
         running.append(asyncio.ensure_future(call_next()))
         await asyncio.sleep(0)
 
-    async def ship(message: bmq.Message) -> None:
-        await end.wait()
-
-    await stage.queue.post(b"1")
-    async with consuming(stage.queue, ship, middlewares=[impatient], on_error=failures.put_nowait):
-        error = (await failures.get()).error
+    await stage.post(b"1")
+    async with stage.consuming(stage.hold, middlewares=[impatient]):
+        error = (await stage.failures.get()).error
     assert "impatient returned while the handler was running" in str(error)
     assert stage.queue.stats().confirmed == 0
-    end.set()
+    stage.go.set()
     await asyncio.gather(*running)
 
 
 async def test_a_middleware_sees_the_deadline_of_the_handler(stage: Stage) -> None:
-    seen = asyncio.Queue[Any]()
+    seen: list[str] = []
 
     async def watch(attempt: bmq.Attempt, call_next: CallNext) -> Any:
         try:
             return await call_next()
         except TimeoutError as error:
-            seen.put_nowait(str(error))
+            seen.append(str(error))
             raise bmq.Reject("too slow") from error
 
-    async def ship(message: bmq.Message) -> None:
-        await asyncio.Event().wait()
-
-    await stage.queue.post(b"x")
-    async with consuming(stage.queue, ship, middlewares=[watch], timeout=0.05, on_error=seen.put_nowait):
-        assert await seen.get() == "the handler was not done within its deadline of 0.05 s"
-        assert isinstance((await seen.get()).error, bmq.Reject)
+    await stage.post(b"x")
+    async with stage.consuming(stage.hold, middlewares=[watch], timeout=0.05):
+        assert isinstance((await stage.failures.get()).error, bmq.Reject)
+    assert seen == ["the handler was not done within its deadline of 0.05 s"]
 
 
 async def test_a_repeated_call_waits_for_the_thread_of_the_earlier_call(stage: Stage) -> None:
@@ -196,14 +182,14 @@ async def test_a_repeated_call_waits_for_the_thread_of_the_earlier_call(stage: S
         if go.is_set():
             loop.call_soon_threadsafe(done.set)
 
-    await stage.queue.post(b"x")
-    async with consuming(stage.queue, ship, middlewares=[again], timeout=0.05, retry=bmq.NoRetry()):
+    await stage.post(b"x")
+    async with stage.consuming(ship, middlewares=[again], timeout=0.05, retry=bmq.NoRetry()):
         await done.wait()
     assert running[1] == 1
 
 
-async def test_a_middleware_sees_a_batch_with_its_values(broker_uri: str, fresh: Fresh) -> None:
-    app, uri, seen = bmq.App(broker_uri), fresh(), asyncio.Queue[Any]()
+async def test_a_middleware_sees_a_batch_with_its_values(stage: Stage) -> None:
+    app, seen = bmq.App(stage.broker_uri), asyncio.Queue[Any]()
 
     @app.middleware
     async def first_only(attempt: bmq.Attempt, call_next: CallNext) -> Any:
@@ -212,33 +198,28 @@ async def test_a_middleware_sees_a_batch_with_its_values(broker_uri: str, fresh:
         attempt.value = attempt.value[:1]
         return await call_next()
 
-    @app.batch_consumer(uri, max_messages=2)
+    @app.batch_consumer(stage.uri, max_messages=2)
     async def load(orders: list[Order], messages: list[bmq.Message]) -> None:
         seen.put_nowait((orders, len(messages)))
 
-    async with bmq.connect(broker_uri) as session:
-        queue = await session.open_queue(uri, write=True)
-        await queue.typed(Order).post_many([Order(1), Order(2)])
-        async with app:
-            assert await seen.get() == ([Order(1)], 2)
+    await stage.queue.typed(Order).post_many([Order(1), Order(2)])
+    async with app:
+        assert await seen.get() == ([Order(1)], 2)
 
 
-async def test_an_attempt_has_the_key_the_number_and_the_state(broker_uri: str, fresh: Fresh) -> None:
-    state, seen, uri = object(), asyncio.Queue[Any](), fresh()
-    app = bmq.App(broker_uri, state=state, clock=FakeClock())
+async def test_an_attempt_has_the_key_the_number_and_the_state(stage: Stage, clock: FakeClock) -> None:
+    state, seen = object(), asyncio.Queue[Any]()
+    app = bmq.App(stage.broker_uri, state=state, clock=clock)
 
-    @app.consumer(uri, key="number", retry=bmq.Backoff(every=1))
+    @app.consumer(stage.uri, key="number", retry=bmq.Backoff(every=1))
     async def ship(message: bmq.Message, attempt: bmq.Attempt) -> None:
-        seen.put_nowait(
-            (attempt.key, attempt.number, attempt.state is state, attempt.handler, attempt.queue_uri)
-        )
+        seen.put_nowait((attempt.key, attempt.number, attempt.state, attempt.handler, attempt.queue_uri))
         if attempt.number < 3:
             raise OSError("not yet")
 
-    async with bmq.connect(broker_uri) as session:
-        await (await session.open_queue(uri, write=True)).post(b"x", properties={"number": 7})
+    await stage.queue.post(b"x", properties={"number": 7})
     async with app:
-        assert [await seen.get() for _ in range(3)] == [(7, n, True, "ship", uri) for n in (1, 2, 3)]
+        assert [await seen.get() for _ in range(3)] == [(7, n, state, "ship", stage.uri) for n in (1, 2, 3)]
 
 
 async def test_an_attempt_for_a_test_of_a_middleware(stage: Stage) -> None:
@@ -289,3 +270,83 @@ def test_an_interceptor_with_a_plain_handle_is_refused() -> None:
 
     with pytest.raises(bmq.UsageError, match=r"Plain.handle must be async"):
         bmq.App(interceptors=[Plain()])
+
+
+# ---- interceptors
+
+current: contextvars.ContextVar[str] = contextvars.ContextVar("current", default="nothing")
+
+
+class Around(bmq.Interceptor):
+    """Notes attempts with the errors they ended with, and sets a context variable for the handler."""
+
+    def __init__(self) -> None:
+        self.log: list[Any] = []
+
+    async def handle(self, attempt: bmq.Attempt, call_next: CallNext) -> Any:
+        token = current.set(f"attempt {attempt.number}")
+        error = None
+        try:
+            return await call_next()
+        except BaseException as caught:
+            error = type(caught)
+            raise
+        finally:
+            current.reset(token)
+            self.log.append((attempt.message.data, attempt.handler, attempt.number, error))
+
+
+class Failing(bmq.Interceptor):
+    def __init__(self, when: str) -> None:
+        self.when = when
+
+    async def handle(self, attempt: bmq.Attempt, call_next: CallNext) -> Any:
+        if self.when == "before":
+            raise RuntimeError("broken")
+        try:
+            await call_next()
+        except OSError:
+            pass
+        if self.when == "after":
+            raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize("thread", [False, True], ids=["async", "in a thread"])
+@pytest.mark.parametrize("other", ["missing", "before", "after", "swallows"])
+async def test_an_interceptor_surrounds_every_attempt_and_affects_none(
+    broker_uri: str,
+    uri: str,
+    clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
+    other: str,
+    thread: bool,
+) -> None:
+    """Another interceptor around it fails before or after the call, or swallows the exception."""
+    around, seen, loop = Around(), asyncio.Queue[str](), asyncio.get_running_loop()
+
+    def note() -> None:
+        loop.call_soon_threadsafe(seen.put_nowait, current.get())
+        if current.get() == "attempt 1":
+            raise OSError("not yet")
+
+    async def ship(message: bmq.Message) -> None:
+        note()
+
+    def ship_in_thread(message: bmq.Message) -> None:
+        note()
+
+    handler = ship_in_thread if thread else ship
+    interceptors = [around] if other == "missing" else [Failing(other), around]
+    async with bmq.connect(broker_uri, interceptors=interceptors) as session:
+        queue = await session.open_queue(uri, read=True, write=True)
+        await queue.post(b"1")
+        async with consuming(queue, handler, retry=bmq.Backoff(every=1), clock=clock):
+            assert [await seen.get() for _ in range(2)] == ["attempt 1", "attempt 2"]
+            assert current.get() == "nothing"
+        name = handler.__name__
+        assert around.log == [(b"1", name, 1, OSError), (b"1", name, 2, None)]
+        assert queue.stats().confirmed == 1
+    # The exception of the handler is not an exception of the interceptor.
+    logged = [record for record in caplog.records if record.name == "bmq.interceptors"]
+    assert len(logged) == (other in ("before", "after"))
+    assert all("failed in handle" in record.getMessage() for record in logged)

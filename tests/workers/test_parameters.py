@@ -15,7 +15,7 @@ import pytest
 import bmq
 from tests.sweeps import sweep
 from tests.workers.conftest import FakeClock
-from tests.workers.stage import Stage, consuming
+from tests.workers.stage import Stage
 
 if TYPE_CHECKING:
     from bmq import Attempt
@@ -49,13 +49,6 @@ async def get_name(repo: Annotated[Repo, bmq.Depends(get_repo)], attempt: bmq.At
     return f"{repo.name} {attempt.number}"
 
 
-async def one(stage: Stage, handler: Any, *, properties: Any = None, **options: Any) -> list[Any]:
-    """Post an order, let a handler receive it, and return the arguments of the handler's call of ``seen``."""
-    await stage.queue.typed(Order).post(Order(1), properties=properties)
-    async with consuming(stage.queue, handler, **options):
-        return await seen.get()
-
-
 seen: asyncio.Queue[list[Any]] = asyncio.Queue()
 
 
@@ -67,6 +60,22 @@ def _fresh() -> None:
 
 def say(*values: Any) -> None:
     seen.put_nowait(list(values))
+
+
+@asynccontextmanager
+async def given_an_order(
+    stage: Stage, handler: Any, *, properties: Any = None, **options: Any
+) -> AsyncIterator[Any]:
+    """Post an order, and let a handler receive it."""
+    await stage.queue.typed(Order).post(Order(1), properties=properties)
+    async with stage.consuming(handler, **options) as task:
+        yield task
+
+
+async def one(stage: Stage, handler: Any, **options: Any) -> list[Any]:
+    """Let a handler receive an order; return the arguments of its call of ``say``."""
+    async with given_an_order(stage, handler, **options):
+        return await seen.get()
 
 
 # ---- sources
@@ -92,20 +101,6 @@ async def test_a_handler_receives_each_source_by_its_annotation(stage: Stage) ->
     assert found == [Order(1), b'{"number":1}', True, 5, Kind.EXPRESS, None, 7, "repo 1", "default"]
 
 
-async def test_a_handler_without_a_value_has_only_markers(stage: Stage) -> None:
-    async def ship(repo: Annotated[Repo, bmq.Depends(get_repo)], message: bmq.Message) -> None:
-        say(repo.name, message.data)
-
-    assert await one(stage, ship) == ["repo", b'{"number":1}']
-
-
-async def test_a_name_imported_for_type_checkers_is_found(stage: Stage) -> None:
-    async def ship(order: Order, attempt: "Attempt") -> None:
-        say(order, attempt.number)
-
-    assert await one(stage, ship) == [Order(1), 1]
-
-
 async def test_a_handler_in_a_thread_receives_dependencies_made_in_the_event_loop(stage: Stage) -> None:
     loop = asyncio.get_running_loop()
 
@@ -116,49 +111,12 @@ async def test_a_handler_in_a_thread_receives_dependencies_made_in_the_event_loo
     def ship(order: Order, made: Annotated[threading.Thread, bmq.Depends(make)]) -> None:
         loop.call_soon_threadsafe(say, order, made, threading.current_thread())
 
-    await stage.queue.typed(Order).post(Order(1))
-    async with consuming(stage.queue, ship):
+    async with given_an_order(stage, ship):
         order, made, ran = await seen.get()
         assert await seen.get() == ["closed", threading.current_thread()]
     assert order == Order(1)
     assert made is threading.current_thread()
     assert ran is not made
-
-
-async def test_a_typed_message_comes_beside_other_parameters(stage: Stage) -> None:
-    async def ship(message: bmq.TypedMessage[Order], name: Annotated[str, bmq.Depends(get_name)]) -> None:
-        say(message.value, message.guid, name)
-
-    ack = await stage.queue.typed(Order).post(Order(1))
-    async with consuming(stage.queue, ship):
-        assert await seen.get() == [Order(1), ack.guid, "repo 1"]
-
-
-async def test_methods_partials_and_objects_are_handlers_and_dependencies(stage: Stage) -> None:
-    class Service:
-        async def ship(self, order: Order, repo: Annotated[Repo, bmq.Depends(get_repo)]) -> None:
-            say(order, repo.name)
-
-        async def __call__(self, order: Order, repo: Annotated[Repo, bmq.Depends(get_repo)]) -> None:
-            say(order, repo.name)
-
-        async def session(self) -> AsyncIterator[str]:
-            yield "session"
-
-    service = Service()
-
-    async def named(
-        name: str, order: Order, session: Annotated[str, bmq.Depends(service.session)], *, more: int
-    ) -> None:
-        say(name, order, session, more)
-
-    async def lambdas(order: Order, value: Annotated[Any, bmq.Depends(lambda: 7)]) -> None:
-        say(order, value)
-
-    assert await one(stage, service.ship) == [Order(1), "repo"]
-    assert await one(stage, service) == [Order(1), "repo"]
-    assert await one(stage, functools.partial(named, "n", more=3)) == ["n", Order(1), "session", 3]
-    assert await one(stage, lambdas) == [Order(1), 7]
 
 
 async def test_a_dependency_is_made_once_in_an_attempt_and_anew_in_the_next(
@@ -180,8 +138,7 @@ async def test_a_dependency_is_made_once_in_an_attempt_and_anew_in_the_next(
         if len(made) == 1:
             raise OSError("not yet")
 
-    await stage.queue.typed(Order).post(Order(1))
-    async with consuming(stage.queue, ship, retry=bmq.Backoff(every=1), clock=clock):
+    async with given_an_order(stage, ship, retry=bmq.Backoff(every=1), clock=clock):
         assert [await seen.get(), await seen.get()] == [[True], [True]]
     assert len(made) == 2
 
@@ -206,24 +163,11 @@ async def test_a_missing_or_wrong_property_is_given_up_as_undecodable(
         say("called")
 
     await stage.queue.post(b"x", properties=properties)
-    async with consuming(stage.queue, ship, on_error=lambda failure: say(failure), clock=clock):
-        ((failure,),) = [await seen.get()]
+    async with stage.consuming(ship, clock=clock):
+        failure = await stage.failures.get()
     assert isinstance(failure.error, bmq.Undecodable)
     assert why in str(failure.error)
     assert failure.retry_in is None
-
-
-async def test_the_hook_for_undecodable_messages_replaces_handler_and_dependencies(stage: Stage) -> None:
-    async def ship(order: Order, name: Annotated[str, bmq.Depends(get_name)]) -> None:
-        say(order)
-
-    async def cannot(message: bmq.Message, error: bmq.Undecodable) -> None:
-        say("cannot", message.data)
-
-    await stage.queue.post(b"no JSON")
-    await stage.queue.typed(Order).post(Order(1))
-    async with consuming(stage.queue, ship, undecodable=cannot):
-        assert [await seen.get(), await seen.get()] == [["cannot", b"no JSON"], [Order(1)]]
 
 
 async def test_an_undecodable_message_makes_no_dependency(stage: Stage) -> None:
@@ -237,10 +181,9 @@ async def test_an_undecodable_message_makes_no_dependency(stage: Stage) -> None:
     async def pack(order: Order, one: Annotated[int, bmq.Depends(make)]) -> None: ...
 
     for handler in (ship, pack):
-        await stage.queue.post(b"no JSON")
-        async with consuming(stage.queue, handler, on_error=say):
-            (failure,) = await seen.get()
-        assert isinstance(failure.error, bmq.Undecodable)
+        await stage.post(b"no JSON")
+        async with stage.consuming(handler):
+            assert isinstance((await stage.failures.get()).error, bmq.Undecodable)
     assert not made
 
 
@@ -257,9 +200,9 @@ async def test_an_expression_may_use_the_properties_of_parameters() -> None:
 # ---- an app
 
 
-async def test_app_state_batches_and_app_scope(broker_uri: str, fresh: Callable[..., str]) -> None:
-    uri, log = fresh(), []
-    app = bmq.App(broker_uri, state=Shared())
+async def test_app_state_batches_and_app_scope(stage: Stage) -> None:
+    log: list[str] = []
+    app = bmq.App(stage.broker_uri, state=Shared())
 
     async def connect(shared: Shared) -> AsyncIterator[Repo]:
         log.append(f"connect {shared.shipped}")
@@ -277,7 +220,7 @@ async def test_app_state_batches_and_app_scope(broker_uri: str, fresh: Callable[
     def stop() -> None:
         log.append("shutdown")
 
-    @app.batch_consumer(uri, max_messages=2)
+    @app.batch_consumer(stage.uri, max_messages=2)
     async def load(
         orders: list[Order],
         shared: Shared,
@@ -288,13 +231,11 @@ async def test_app_state_batches_and_app_scope(broker_uri: str, fresh: Callable[
     ) -> None:
         say(orders, shared.shipped, len(messages), len(attempt.messages), attempt.value is orders, name, repo)
 
-    async with bmq.connect(broker_uri) as session:
-        queue = await session.open_queue(uri, write=True)
-        await queue.typed(Order).post_many([Order(1), Order(2)])
-        async with app:
-            first = await seen.get()
-            await queue.typed(Order).post_many([Order(3), Order(4)])
-            second = await seen.get()
+    async with app:
+        await stage.queue.typed(Order).post_many([Order(1), Order(2)])
+        first = await seen.get()
+        await stage.queue.typed(Order).post_many([Order(3), Order(4)])
+        second = await seen.get()
     assert first[:-1] == [[Order(1), Order(2)], 7, 2, 2, True, "database.orders"]
     assert first[-1] is second[-1]
     assert log == ["connect 7", "close", "shutdown"]
@@ -317,29 +258,25 @@ async def test_handlers_of_an_app_share_its_dependencies(broker_uri: str, fresh:
             assert len(made) == runs
 
 
-async def test_overrides_replace_a_dependency_from_the_next_start_on(
-    broker_uri: str, fresh: Callable[..., str]
-) -> None:
-    uri, app = fresh(), bmq.App(broker_uri)
+async def test_overrides_replace_a_dependency_from_the_next_start_on(stage: Stage) -> None:
+    app = bmq.App(stage.broker_uri)
 
-    @app.consumer(uri)
+    @app.consumer(stage.uri)
     async def ship(message: bmq.Message, name: Annotated[str, bmq.Depends(get_name)]) -> None:
         say(name)
 
     async def fake() -> AsyncIterator[Repo]:
         yield Repo("fake")
 
-    async with bmq.connect(broker_uri) as session:
-        queue = await session.open_queue(uri, write=True)
-        for overrides, expected in (({get_repo: fake}, "fake 1"), ({}, "repo 1")):
-            app.overrides = dict(overrides)
-            await queue.post(b"x")
-            async with app:
-                assert await seen.get() == [expected]
+    for overrides, expected in (({get_repo: fake}, "fake 1"), ({}, "repo 1")):
+        app.overrides = dict(overrides)
+        await stage.post(b"x")
+        async with app:
+            assert await seen.get() == [expected]
 
 
 async def test_a_failing_app_dependency_ends_the_start_and_closes_earlier_ones(
-    broker_uri: str, fresh: Callable[..., str]
+    broker_uri: str, uri: str
 ) -> None:
     log: list[str] = []
     app = bmq.App(broker_uri)
@@ -351,11 +288,9 @@ async def test_a_failing_app_dependency_ends_the_start_and_closes_earlier_ones(
     async def broken(first: Annotated[str, bmq.Depends(opened, scope="app")]) -> int:
         raise OSError(f"no database after {first}")
 
-    @app.consumer(fresh())
-    async def ship(
-        message: bmq.Message, number: Annotated[int, bmq.Depends(broken, scope="app")]
-    ) -> None: ...
+    async def ship(message: bmq.Message, n: Annotated[int, bmq.Depends(broken, scope="app")]) -> None: ...
 
+    app.consumer(uri)(ship)
     with pytest.raises(OSError, match="no database after first"):
         await app.run(signals=False)
     assert log == ["closed"]
@@ -407,8 +342,7 @@ async def test_generators_end_in_reverse_order_and_cannot_swallow_an_exception(
             raise OSError("not yet")
         say("done")
 
-    await stage.queue.typed(Order).post(Order(1))
-    async with consuming(stage.queue, ship, retry=bmq.Backoff(every=1), clock=clock) as task:
+    async with given_an_order(stage, ship, retry=bmq.Backoff(every=1), clock=clock) as task:
         await seen.get()
         task.cancel()
         await asyncio.wait([task])
@@ -443,13 +377,11 @@ async def test_a_failing_dependency_fails_the_attempt(stage: Stage, clock: FakeC
             raise ValueError("replaced")
         say("handled", attempt.number)
 
-    failures: list[Any] = []
-    await stage.queue.typed(Order).post(Order(1))
-    policy = bmq.Backoff(every=1)
-    async with consuming(stage.queue, ship, retry=policy, clock=clock, on_error=failures.append):
+    async with given_an_order(stage, ship, retry=bmq.Backoff(every=1), clock=clock):
         while (await seen.get())[1] == 1:
             pass
-    (failure,) = failures
+    failure = stage.failures.get_nowait()
+    assert stage.failures.empty()
     assert isinstance(failure.error, ConnectionError)
     assert failure.retry_in == 1
     assert ("outer", "ConnectionError") in log
@@ -468,9 +400,8 @@ async def test_a_deadline_covers_dependencies_and_closes_them(stage: Stage) -> N
     def in_a_thread(order: Order, value: Annotated[str, bmq.Depends(hangs)]) -> None: ...
 
     for handler, seen_error in ((ship, "CancelledError"), (in_a_thread, "TimeoutError")):
-        await stage.queue.typed(Order).post(Order(1))
-        async with consuming(stage.queue, handler, timeout=0.05, retry=bmq.NoRetry("discard"), on_error=say):
-            (failure,) = await seen.get()
+        async with given_an_order(stage, handler, timeout=0.05, retry=bmq.NoRetry("discard")):
+            failure = await stage.failures.get()
         assert isinstance(failure.error, TimeoutError)
         assert "not done within its deadline of 0.05 s" in str(failure.error)
         assert log.pop() == ("outer", seen_error)
@@ -493,12 +424,9 @@ async def test_a_dependency_cancelled_elsewhere_fails_the_attempt_alone(
     async def ship(order: Order, value: Annotated[str, bmq.Depends(pending)]) -> None:
         say(value)
 
-    failures: list[Any] = []
-    policy = bmq.Backoff(every=1)
-    await stage.queue.typed(Order).post(Order(1))
-    async with consuming(stage.queue, ship, retry=policy, clock=clock, on_error=failures.append):
-        assert await seen.get() == ["made"]
-    assert [type(each.error) for each in failures] == [asyncio.CancelledError]
+    assert await one(stage, ship, retry=bmq.Backoff(every=1), clock=clock) == ["made"]
+    assert isinstance(stage.failures.get_nowait().error, asyncio.CancelledError)
+    assert stage.failures.empty()
     assert log == [("outer", "CancelledError"), ("outer", "end")]
 
 
@@ -510,29 +438,22 @@ async def test_a_cancelled_handler_closes_its_dependencies(stage: Stage) -> None
         say("begun")
         await asyncio.Event().wait()
 
-    await stage.queue.typed(Order).post(Order(1))
-    async with consuming(stage.queue, ship, grace=0):
-        await seen.get()
+    assert await one(stage, ship, grace=0) == ["begun"]
     assert log == [("watched", "CancelledError")]
     assert stage.queue.stats().confirmed == 0
 
 
 async def test_dependencies_of_a_late_thread_stay_open_until_the_thread_ends(stage: Stage) -> None:
     log: list[Any] = []
-    watched, go, loop = (
-        watching(log, "watched", lambda: say("closed")),
-        threading.Event(),
-        asyncio.get_running_loop(),
-    )
+    watched = watching(log, "watched", lambda: say("closed"))
+    go, loop = threading.Event(), asyncio.get_running_loop()
 
     def ship(order: Order, value: Annotated[str, bmq.Depends(watched)]) -> None:
         go.wait()
         loop.call_soon_threadsafe(log.append, "thread ended")
 
-    await stage.queue.typed(Order).post(Order(1))
-    async with consuming(stage.queue, ship, timeout=0.05, retry=bmq.NoRetry("discard"), on_error=say):
-        (failure,) = await seen.get()
-        assert isinstance(failure.error, TimeoutError)
+    async with given_an_order(stage, ship, timeout=0.05, retry=bmq.NoRetry("discard")):
+        assert isinstance((await stage.failures.get()).error, TimeoutError)
         assert log == []
         go.set()
         assert await seen.get() == ["closed"]
@@ -554,9 +475,8 @@ async def test_generators_that_do_not_yield_once_are_reported(stage: Stage) -> N
 
         async def ship(order: Order, value: Annotated[Any, bmq.Depends(function)]) -> None: ...
 
-        await stage.queue.typed(Order).post(Order(1))
-        async with consuming(stage.queue, ship, on_error=say, retry=bmq.NoRetry("discard")):
-            (failure,) = await seen.get()
+        async with given_an_order(stage, ship, retry=bmq.NoRetry("discard")):
+            failure = await stage.failures.get()
         assert isinstance(failure.error, bmq.UsageError)
         assert why in str(failure.error)
 
@@ -575,8 +495,44 @@ class Built:
     size: int = 3
 
 
+class Service:
+    async def ship(self, order: Order, repo: Annotated[Repo, bmq.Depends(get_repo)]) -> Any:
+        return order, repo.name
+
+    async def __call__(self, order: Order, repo: Annotated[Repo, bmq.Depends(get_repo)]) -> Any:
+        return order, repo.name
+
+    async def session(self) -> AsyncIterator[str]:
+        yield "session"
+
+
+SERVICE = Service()
+
+
 async def anything(*args: Any, **kwargs: Any) -> Any:
     return args, kwargs
+
+
+async def markers_only(repo: Annotated[Repo, bmq.Depends(get_repo)], message: bmq.Message) -> Any:
+    return repo.name, message.data
+
+
+async def imported_for_type_checkers(order: Order, attempt: "Attempt") -> Any:
+    return order, attempt.number
+
+
+async def typed(message: bmq.TypedMessage[Order], attempt: bmq.Attempt) -> Any:
+    return message.value, message.guid == attempt.message.guid
+
+
+async def of_a_method(
+    name: str, order: Order, session: Annotated[str, bmq.Depends(SERVICE.session)], *, more: int
+) -> Any:
+    return name, order, session, more
+
+
+async def of_a_lambda(order: Order, value: Annotated[Any, bmq.Depends(lambda: 7)]) -> Any:
+    return order, value
 
 
 async def a_value_and_anything(order: Order, *args: Any, **kwargs: Any) -> Any:
@@ -621,6 +577,13 @@ async def five(
 @pytest.mark.parametrize(
     ("handler", "expected"),
     [
+        (SERVICE.ship, (Order(1), "repo")),
+        (SERVICE, (Order(1), "repo")),
+        (markers_only, ("repo", b'{"number":1}')),
+        (imported_for_type_checkers, (Order(1), 1)),
+        (typed, (Order(1), True)),
+        (functools.partial(of_a_method, "n", more=3), ("n", Order(1), "session", 3)),
+        (of_a_lambda, (Order(1), 7)),
         (a_value_and_anything, (Order(1), (), {})),
         (positional_only, (Order(1), 1, "repo")),
         (behind_a_default, (Order(1), 3, "repo")),
@@ -629,6 +592,7 @@ async def five(
         (five, (Order(1), True, "repo 1", "two")),
         (functools.partial(five, two="bound"), (Order(1), True, "repo 1", "bound")),
     ],
+    ids=lambda each: getattr(each, "__name__", ""),
 )
 async def test_functions_of_many_shapes_are_called(stage: Stage, handler: Any, expected: Any) -> None:
     async def result(attempt: bmq.Attempt, call_next: Callable[[], Any]) -> Any:
@@ -680,6 +644,7 @@ def first_of_two(value: Annotated[str, bmq.Depends(circle)]) -> str:
 circle.__annotations__["value"] = Annotated[str, bmq.Depends(first_of_two)]
 
 
+async def of_bytes(data: bytes) -> None: ...
 async def second_type(order: Order, repo: Repo) -> None: ...
 async def late_value(message: bmq.Message, order: Order) -> None: ...
 async def no_annotation(order: Order, message: bmq.Message, more) -> None: ...  # type: ignore[no-untyped-def]
@@ -707,7 +672,12 @@ async def both_scopes(
 
 
 REFUSED: list[tuple[Any, str]] = [
-    (second_type, "second_type: parameter repo is annotated with Repo, which has no source.*bmq.Depends"),
+    (of_bytes, "bytes are posted and received unchanged"),
+    (
+        second_type,
+        "second_type: parameter repo is annotated with Repo, which has no source: a handler takes a message, "
+        "a value, or a value and .*bmq.Depends",
+    ),
     (late_value, "parameter order is annotated with Order, which has no source"),
     (no_annotation, r"parameter more has no annotation.*bmq.Attempt.*Annotated\[..., bmq.Property"),
     (keyword, "keyword: parameter repo is annotated with Repo"),

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import urllib.error
-import urllib.request
 from collections.abc import AsyncGenerator
 
 import pytest
 
 import bmq
 from bmq.broker import Broker
-from bmq.testing import TestApp
 from tests.waiting import eventually
 from tests.workers.stage import seen_by
+from tests.workers.test_probe import get
 
 ORDERS = "bmq://bmq.test.mem.priority/orders"
 
@@ -27,9 +25,20 @@ async def there() -> AsyncGenerator[Broker]:
         yield broker
 
 
-async def test_a_service_uses_two_brokers(broker_uri: str, uri: str, there: Broker) -> None:
-    here, part = bmq.App(broker_uri), bmq.App(there.uri)
+@pytest.fixture
+def here(broker_uri: str) -> bmq.App:
+    return bmq.App(broker_uri)
+
+
+@pytest.fixture
+def part(here: bmq.App, there: Broker) -> bmq.App:
+    """A part of the app, with a broker of its own."""
+    part = bmq.App(there.uri)
     here.include(part)
+    return part
+
+
+async def test_a_service_uses_two_brokers(here: bmq.App, part: bmq.App, uri: str, there: Broker) -> None:
     back = asyncio.Event()
 
     @here.consumer(uri)
@@ -54,11 +63,8 @@ async def test_a_service_uses_two_brokers(broker_uri: str, uri: str, there: Brok
 
 
 async def test_a_part_without_handlers_is_a_session_to_post_by(
-    broker_uri: str, uri: str, there: Broker
+    here: bmq.App, part: bmq.App, uri: str, there: Broker
 ) -> None:
-    here, part = bmq.App(broker_uri), bmq.App(there.uri)
-    here.include(part)
-
     @here.consumer(uri)
     async def copy(message: bmq.Message) -> None:
         await (await part.queue(ORDERS)).post(message.data)
@@ -75,12 +81,11 @@ async def test_a_part_without_handlers_is_a_session_to_post_by(
 
 
 async def test_all_have_connected_before_a_startup_function_and_parts_end_last(
-    broker_uri: str, uri: str, there: Broker
+    here: bmq.App, part: bmq.App, uri: str, there: Broker
 ) -> None:
-    here, part, deeper = bmq.App(broker_uri), bmq.App(there.uri), bmq.App(there.uri)
+    deeper = bmq.App(there.uri)
     here.consumer(uri)(print)
     part.include(deeper)
-    here.include(part)
     told: list[str] = []
     for name, app in (("here", here), ("part", part), ("deeper", deeper)):
 
@@ -119,9 +124,8 @@ async def test_failure_of_a_part_ends_the_whole_app(broker_uri: str, uri: str) -
         await asyncio.wait_for(running, 30)
 
 
-async def test_a_part_without_a_broker_delays_the_start_of_all(broker_uri: str, uri: str) -> None:
-    here, part = bmq.App(broker_uri), bmq.App("tcp://127.0.0.1:1")
-    here.include(part)
+async def test_a_part_without_a_broker_delays_the_start_of_all(here: bmq.App, uri: str) -> None:
+    here.include(bmq.App("tcp://127.0.0.1:1"))
     here.consumer(uri)(print)
     here.on_startup(lambda: pytest.fail("it has not begun"))
     for _ in range(2):
@@ -130,10 +134,8 @@ async def test_a_part_without_a_broker_delays_the_start_of_all(broker_uri: str, 
 
 
 async def test_running_handlers_of_every_part_are_awaited(
-    broker_uri: str, uri: str, session: bmq.Session, there: Broker
+    here: bmq.App, part: bmq.App, uri: str, session: bmq.Session, there: Broker
 ) -> None:
-    here, part = bmq.App(broker_uri), bmq.App(there.uri)
-    here.include(part)
     begun, go_on = asyncio.Semaphore(0), asyncio.Event()
 
     async def handle(message: bmq.Message) -> None:
@@ -152,9 +154,9 @@ async def test_running_handlers_of_every_part_are_awaited(
     assert len(there.queues[ORDERS]) == 0
 
 
-async def test_pause_applies_to_all_handlers_or_to_one(broker_uri: str, uri: str, there: Broker) -> None:
-    here, part = bmq.App(broker_uri), bmq.App(there.uri)
-    here.include(part)
+async def test_pause_applies_to_one_handler_in_all_its_queues_or_to_all(
+    here: bmq.App, part: bmq.App, uri: str
+) -> None:
     seen: asyncio.Queue[bytes] = asyncio.Queue()
 
     @part.consumer(ORDERS)
@@ -163,8 +165,8 @@ async def test_pause_applies_to_all_handlers_or_to_one(broker_uri: str, uri: str
 
     here.consumer(uri)(handle)
     async with here:
-        assert len(here._consumers_of(handle)) == 2, "one function for two queues"
         await here.pause(handle)
+        assert all(each.paused for app in (here, part) for each in app.session.queues[0].consumers)
         await (await part.queue(ORDERS)).post(b"1")
         await (await here.queue(uri)).post(b"2")
         assert seen.empty()
@@ -179,23 +181,13 @@ async def test_app_is_ready_when_all_parts_are(broker_uri: str, uri: str, there:
     here.include(part)
     here.consumer(uri)(print)
 
-    def ready() -> dict[str, object]:
-        try:
-            with urllib.request.urlopen(f"{here.health_uri}/readyz", timeout=10) as answer:
-                found = json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                found = json.loads(error.read())
-        assert isinstance(found, dict)
-        return found
-
     async with here:
-        assert (await asyncio.to_thread(ready))["ready"] is True
+        assert (await get(here, "/readyz"))[0] == 200
         await there.stop()
         await eventually(lambda: not part.session.health().ready)
-        found = await asyncio.to_thread(ready)
-        assert found["ready"] is False
-        assert "connection was lost" in str(found["troubles"])
+        status, _, body = await get(here, "/readyz")
+        assert status == 503
+        assert "connection was lost" in str(json.loads(body)["troubles"])
         assert here.session.health().ready
 
 
@@ -205,30 +197,3 @@ def test_an_app_can_be_included_once() -> None:
     for whole, part in ((one, one), (one, two), (two, one)):
         with pytest.raises(bmq.UsageError, match="is already a part"):
             whole.include(part)
-
-
-async def test_each_part_has_a_broker_of_its_own_in_a_test() -> None:
-    """Copying to the same queue of another broker would go round and round otherwise."""
-    here, part = bmq.App("tcp://here:30114"), bmq.App("tcp://there:30114")
-    here.include(part)
-
-    @here.consumer(ORDERS, retry=bmq.Backoff(every=60, retries=1))
-    async def copy(message: bmq.Message) -> None:
-        await (await part.queue(ORDERS)).post(message.data)
-
-    @part.consumer(ORDERS, retry=bmq.Backoff(every=60, retries=1, then="discard"))
-    async def refuse(message: bmq.Message) -> None:
-        raise ConnectionError("away")
-
-    async with TestApp(here) as test:
-        await test.post(ORDERS, b"1")
-        await test.drained(ORDERS)
-        await test.of(part).drained(ORDERS)
-        test.broker.assert_posted(ORDERS, count=1)
-        test.of(part).broker.assert_posted(ORDERS, count=1, payload=b"1")
-        assert test.failures == []
-        assert [each.attempt for each in test.of(part).failures] == [1, 2]
-        assert test.of(here) is test
-        with pytest.raises(bmq.UsageError, match="not part"):
-            test.of(bmq.App())
-    assert [app._broker for app in (here, part)] == ["tcp://here:30114", "tcp://there:30114"]

@@ -9,7 +9,7 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,8 +19,8 @@ import bmq
 from tests.fakes.broker import Peer
 from tests.sweeps import sweep
 from tests.waiting import eventually
+from tests.workers.stage import Stage
 
-Fresh = Callable[..., str]
 URI = "bmq://bmq.test.mem.priority/q"
 
 
@@ -46,8 +46,10 @@ async def get(app: bmq.App, path: str) -> tuple[int, dict[str, str], str]:
 
 
 @asynccontextmanager
-async def running(broker: str, uri: str, **options: Any) -> AsyncIterator[bmq.App]:
-    app = bmq.App(broker, health="127.0.0.1:0", **options)
+async def running(
+    broker: str, uri: str, health: str = "127.0.0.1:0", **options: Any
+) -> AsyncIterator[bmq.App]:
+    app = bmq.App(broker, health=health, **options)
     app.consumer(uri)(handle)
     task = asyncio.create_task(app.run(signals=False))
     try:
@@ -72,8 +74,8 @@ async def ready(app: bmq.App) -> dict[str, Any]:
     return answered
 
 
-async def test_app_reports_alive_and_ready(broker_uri: str, fresh: Fresh) -> None:
-    async with running(broker_uri, fresh()) as app:
+async def test_app_reports_alive_and_ready(broker_uri: str, uri: str) -> None:
+    async with running(broker_uri, uri) as app:
         status, headers, body = await get(app, "/livez?verbose")
         assert (status, body) == (200, "alive\n")
         assert headers["Content-Length"] == "6"
@@ -109,29 +111,21 @@ async def test_app_is_not_ready_before_its_connection() -> None:
             assert (await get(app, "/livez"))[0] == 200
 
 
-async def test_a_stopping_app_is_not_ready(broker_uri: str, fresh: Fresh) -> None:
-    uri, began, go = fresh(), asyncio.Event(), asyncio.Event()
-    app = bmq.App(broker_uri, health="127.0.0.1:0")
-
-    @app.consumer(uri)
-    async def slow(message: bmq.Message) -> None:
-        began.set()
-        await go.wait()
-
-    async with bmq.connect(broker_uri) as session:
-        await (await session.open_queue(uri, write=True)).post(b"1")
-    task = asyncio.create_task(app.run(signals=False))
-    await began.wait()
-    await ready(app)
-    app.stop()
-    assert (await get(app, "/readyz"))[0] == 503
-    assert (await get(app, "/livez"))[0] == 200
-    go.set()
-    await task
+async def test_a_stopping_app_is_not_ready(stage: Stage) -> None:
+    app = bmq.App(stage.broker_uri, health="127.0.0.1:0")
+    app.consumer(stage.uri)(stage.hold)
+    await stage.post(b"1")
+    async with app:
+        await stage.begun.wait()
+        await ready(app)
+        app.stop()
+        assert (await get(app, "/readyz"))[0] == 503
+        assert (await get(app, "/livez"))[0] == 200
+        stage.go.set()
 
 
-async def test_a_loop_that_hangs_does_not_answer(broker_uri: str, fresh: Fresh) -> None:
-    async with running(broker_uri, fresh()) as app:
+async def test_a_loop_that_hangs_does_not_answer(broker_uri: str, uri: str) -> None:
+    async with running(broker_uri, uri) as app:
         assert app.health_uri is not None
         port = app.health_uri.rsplit(":", 1)[1]
         # The loop is held up by a program that asks and waits.
@@ -144,7 +138,7 @@ async def test_a_loop_that_hangs_does_not_answer(broker_uri: str, fresh: Fresh) 
 
 
 async def test_metrics_are_the_result_of_the_function(
-    broker_uri: str, fresh: Fresh, caplog: pytest.LogCaptureFixture
+    broker_uri: str, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers: list[Any] = ["posted 1\n", b"posted 2\n"]
 
@@ -152,7 +146,7 @@ async def test_metrics_are_the_result_of_the_function(
         answer: str | bytes = answers.pop(0)
         return answer
 
-    async with running(broker_uri, fresh(), metrics=metrics) as app:
+    async with running(broker_uri, uri, metrics=metrics) as app:
         status, headers, body = await get(app, "/metrics")
         assert (status, body) == (200, "posted 1\n")
         assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -174,20 +168,14 @@ async def test_an_address_in_use_is_named(broker_uri: str) -> None:
     assert caught.value.errno == errno.EADDRINUSE
 
 
-async def test_missing_metrics_function_is_explained(broker_uri: str, fresh: Fresh) -> None:
-    async with running(broker_uri, fresh()) as app:
-        status, _, body = await get(app, "/metrics")
-        assert (status, body) == (
-            404,
-            "no metrics are configured: App(..., metrics=...) takes a function that returns them\n",
-        )
-
-
-async def test_invalid_requests_are_answered(broker_uri: str, fresh: Fresh) -> None:
-    async with running(broker_uri, fresh()) as app:
+async def test_invalid_requests_are_answered(broker_uri: str, uri: str) -> None:
+    async with running(broker_uri, uri) as app:
         assert app.health_uri is not None
         status, _, body = await get(app, "/")
         assert (status, body) == (404, "the paths are /livez, /readyz and /metrics\n")
+        status, _, body = await get(app, "/metrics")
+        why = "no metrics are configured: App(..., metrics=...) takes a function that returns them\n"
+        assert (status, body) == (404, why)
         head = await ask(app.health_uri, "HEAD /livez HTTP/1.0\r\n\r\n")
         assert (head[0], head[1]["Content-Length"], head[2]) == (200, "6", "")
         refused = await ask(app.health_uri, "POST /livez HTTP/1.1\r\n\r\n")
@@ -195,8 +183,8 @@ async def test_invalid_requests_are_answered(broker_uri: str, fresh: Fresh) -> N
         assert (await ask(app.health_uri, "hello\r\n\r\n"))[0] == 400
 
 
-async def test_endless_request_delays_no_other_request(broker_uri: str, fresh: Fresh) -> None:
-    async with running(broker_uri, fresh()) as app:
+async def test_endless_request_delays_no_other_request(broker_uri: str, uri: str) -> None:
+    async with running(broker_uri, uri) as app:
         assert app.health_uri is not None
         reader, writer = await asyncio.open_connection("127.0.0.1", int(app.health_uri.rsplit(":", 1)[1]))
         writer.write(b"GET /livez HTTP/1.1\r\n" + b"x: y\r\n" * 10_000)
@@ -230,21 +218,16 @@ def test_metrics_need_an_address() -> None:
         bmq.App(metrics=lambda: "")
 
 
-async def test_an_ipv6_address_serves_probes(broker_uri: str, fresh: Fresh) -> None:
-    app = bmq.App(broker_uri, health="[::1]:0")
-    app.consumer(fresh())(handle)
-    task = asyncio.create_task(app.run(signals=False))
-    await eventually(lambda: app.health_uri is not None)
-    assert app.health_uri is not None
-    assert app.health_uri.startswith("http://[::1]:")
-    assert (await get(app, "/livez"))[0] == 200
-    app.stop()
-    await task
+async def test_an_ipv6_address_serves_probes(broker_uri: str, uri: str) -> None:
+    async with running(broker_uri, uri, "[::1]:0") as app:
+        assert app.health_uri is not None
+        assert app.health_uri.startswith("http://[::1]:")
+        assert (await get(app, "/livez"))[0] == 200
 
 
-async def test_silent_connections_do_not_block_probes(broker_uri: str, fresh: Fresh) -> None:
+async def test_silent_connections_do_not_block_probes(broker_uri: str, uri: str) -> None:
     """The oldest connection without a request makes way for one with a request."""
-    async with running(broker_uri, fresh()) as app:
+    async with running(broker_uri, uri) as app:
         assert app.health_uri is not None
         host, port = app.health_uri.removeprefix("http://").rsplit(":", 1)
         silent = [await asyncio.open_connection(host, int(port)) for _ in range(70)]

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 import bmq
-from bmq.testing import Simulation
+from bmq.testing import Simulation, simulated
 from bmq.workers import SubscriberState
 from tests.sweeps import sweep
 from tests.waiting import eventually
@@ -47,12 +47,7 @@ class Service:
         return self.app.status()[0].state
 
 
-def simulated(main: Callable[[bmq.broker.Broker], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with bmq.broker.Broker() as broker:
-            await main(broker)
-
-    Simulation(1).run(run)
+once = simulated(seeds=1)
 
 
 @asynccontextmanager
@@ -71,43 +66,36 @@ async def posting(broker: bmq.broker.Broker, every: float = 0.1) -> AsyncIterato
         task.cancel()
 
 
+def of_group(buckets: int) -> dict[str, Any]:
+    return {"group": lambda queue: queue.group("k", buckets=buckets)}
+
+
+AWAY, NO = ConnectionError("away"), ValueError("no")
+#: Options of the handler, its error, and what is said about it.
 FAILURES: dict[str, tuple[dict[str, Any], Exception, str]] = {
-    "blocked": ({"retry": BLOCKS}, ConnectionError("away"), "is blocked"),
-    "lanes": ({"retry": BLOCKS, "key": "k", "concurrency": 9}, ConnectionError("away"), "every attempt"),
-    "group": (
-        {"group": lambda queue: queue.group("k", buckets=4), "concurrency": 9},
-        ConnectionError("away"),
-        "every attempt",
-    ),
-    "dead letters": (
-        {"retry": bmq.Backoff(every=1, retries=0, then=bmq.DeadLetter(LETTERS))},
-        ValueError("unreadable"),
-        "were given up",
-    ),
-    "discarded": (
-        {"retry": bmq.Backoff(every=1, retries=0, then="discard")},
-        ValueError("no"),
-        "were given up",
-    ),
+    "blocked": ({"retry": BLOCKS}, AWAY, "is blocked"),
+    "lanes": ({"retry": BLOCKS, "key": "k", "concurrency": 9}, AWAY, "every attempt"),
+    "group": ({**of_group(4), "concurrency": 9}, AWAY, "every attempt"),
+    "dead letters": ({"retry": bmq.Backoff(1, retries=0, then=bmq.DeadLetter(LETTERS))}, NO, "were given up"),
+    "discarded": ({"retry": bmq.Backoff(1, retries=0, then="discard")}, NO, "were given up"),
 }
 
 
 @sweep("name", FAILURES)
-def test_an_app_whose_handler_always_fails_is_not_ready(name: str) -> None:
+@once
+async def test_an_app_whose_handler_always_fails_is_not_ready(sim: Simulation, name: str) -> None:
     options, error, why = FAILURES[name]
-
-    async def main(broker: bmq.broker.Broker) -> None:
+    async with bmq.broker.Broker() as broker:
         service = Service(broker.uri, **options)
-        loop = asyncio.get_running_loop()
         async with service.app, posting(broker):
             await eventually(lambda: service.handled > 10)
             assert str(service.health) == "ready"
             assert service.state() is SubscriberState.ACTIVE
-            service.fails, began = error, loop.time()
+            service.fails, began = error, sim.now
             await eventually(lambda: service.health is not None and bool(service.health.troubles), timeout=9)
-            assert loop.time() - began < 1
+            assert sim.now - began < 1
             await eventually(lambda: not service.ready(), timeout=9)
-            assert loop.time() - began < 6
+            assert sim.now - began < 6
             assert why in str(service.health)
             assert why in str(service.app.session.health())
             assert service.state() in (SubscriberState.BLOCKED, SubscriberState.FAILING)
@@ -117,31 +105,29 @@ def test_an_app_whose_handler_always_fails_is_not_ready(name: str) -> None:
             await eventually(lambda: str(service.health) == "ready", timeout=9)
             assert service.health.since > since
 
-    simulated(main)
 
+@once
+async def test_one_bad_message_among_others_leaves_the_app_ready(sim: Simulation) -> None:
+    handled: list[bytes] = []
 
-def test_one_bad_message_among_others_leaves_the_app_ready() -> None:
-    async def main(broker: bmq.broker.Broker) -> None:
+    async def handle(message: bmq.Message) -> None:
+        if message.data == b"3":
+            raise ConnectionError("away")
+        handled.append(message.data)
+
+    async with bmq.broker.Broker() as broker:
         app = bmq.App(broker.uri)
-        handled: list[bytes] = []
-
-        @app.consumer(URI, retry=BLOCKS, key="k", concurrency=3)
-        async def handle(message: bmq.Message) -> None:
-            if message.data == b"3":
-                raise ConnectionError("away")
-            handled.append(message.data)
-
+        app.consumer(URI, retry=BLOCKS, key="k", concurrency=3)(handle)
         async with app, posting(broker):
             for _ in range(100):
                 await asyncio.sleep(0.1)
                 assert app.session.health().ready
-        assert len(handled) > 50
-
-    simulated(main)
+    assert len(handled) > 50
 
 
-def test_failures_are_forgotten_when_no_message_follows() -> None:
-    async def main(broker: bmq.broker.Broker) -> None:
+@once
+async def test_failures_are_forgotten_when_no_message_follows(sim: Simulation) -> None:
+    async with bmq.broker.Broker() as broker:
         service = Service(broker.uri, retry=bmq.Backoff(every=1, retries=0, then="discard"))
         service.fails = ValueError("no")
         async with service.app, posting(broker):
@@ -153,47 +139,41 @@ def test_failures_are_forgotten_when_no_message_follows() -> None:
             await asyncio.sleep(61)
             assert str(service.health) == "ready"
 
-    simulated(main)
 
-
-def test_a_member_is_ready_once_it_holds_its_buckets() -> None:
+@once
+async def test_a_member_is_ready_once_it_holds_its_buckets(sim: Simulation) -> None:
     """After the death of the only member, the next one has to wait for the lease."""
-
-    async def main(broker: bmq.broker.Broker) -> None:
-        grouped: dict[str, Any] = {"group": lambda queue: queue.group("k", buckets=4)}
-        first, second = Service(broker.uri, **grouped), Service(broker.uri, **grouped)
+    async with bmq.broker.Broker() as broker, posting(broker):
+        first, second = Service(broker.uri, **of_group(4)), Service(broker.uri, **of_group(4))
         begun = second.app._begun()
         states: list[SubscriberState] = []
-        async with posting(broker):
-            async with first.app:
-                await eventually(lambda: first.handled > 10)
-                task = asyncio.create_task(second.app.run(signals=False))
-                while not second.ready():
-                    assert not begun.done()
-                    assert not second.handled
-                    states += [each.state for each in second.app.status()]
-                    await asyncio.sleep(0.001)
-                await eventually(lambda: second.handled and begun.done())
-            assert set(states) == {SubscriberState.JOINING}
-            await eventually(lambda: second.ready())
-            broker.faults.disconnect()
-            assert await eventually(lambda: not second.ready())
-            handled = second.handled
+        async with first.app:
+            await eventually(lambda: first.handled > 10)
+            task = asyncio.create_task(second.app.run(signals=False))
             while not second.ready():
-                handled = second.handled
+                assert not begun.done()
+                assert not second.handled
+                states += [each.state for each in second.app.status()]
                 await asyncio.sleep(0.001)
-            await eventually(lambda: second.handled > handled)
-            second.app.stop()
-            assert not second.ready()
-            await task
+            await eventually(lambda: second.handled and begun.done())
+        assert set(states) == {SubscriberState.JOINING}
+        await eventually(lambda: second.ready())
+        broker.faults.disconnect()
+        assert await eventually(lambda: not second.ready())
+        handled = second.handled
+        while not second.ready():
+            handled = second.handled
+            await asyncio.sleep(0.001)
+        await eventually(lambda: second.handled > handled)
+        second.app.stop()
+        assert not second.ready()
+        await task
 
-    simulated(main)
 
-
-def test_a_member_with_other_buckets_is_never_ready() -> None:
-    async def main(broker: bmq.broker.Broker) -> None:
-        first = Service(broker.uri, group=lambda queue: queue.group("k", buckets=4))
-        second = Service(broker.uri, group=lambda queue: queue.group("k", buckets=8))
+@once
+async def test_a_member_with_other_buckets_is_never_ready(sim: Simulation) -> None:
+    async with bmq.broker.Broker() as broker:
+        first, second = Service(broker.uri, **of_group(4)), Service(broker.uri, **of_group(8))
         begun = second.app._begun()
         async with first.app, posting(broker):
             task = asyncio.create_task(second.app.run(signals=False))
@@ -205,15 +185,11 @@ def test_a_member_with_other_buckets_is_never_ready() -> None:
                 await task
             assert first.ready()
 
-    simulated(main)
 
-
-def test_a_spare_member_becomes_ready() -> None:
-    async def main(broker: bmq.broker.Broker) -> None:
-        one: dict[str, Any] = {"group": lambda queue: queue.group("k", buckets=1)}
-        first, second = Service(broker.uri, **one), Service(broker.uri, **one)
+@once
+async def test_a_spare_member_becomes_ready(sim: Simulation) -> None:
+    async with bmq.broker.Broker() as broker:
+        first, second = Service(broker.uri, **of_group(1)), Service(broker.uri, **of_group(1))
         async with first.app, second.app:
             assert first.ready()
             assert second.ready()
-
-    simulated(main)
