@@ -35,6 +35,10 @@ def saying(seen: asyncio.Queue[Any]) -> Any:
     return handle
 
 
+def never() -> None:
+    raise AssertionError("no dependency is made")
+
+
 async def post(stage: Stage, *numbers: int) -> None:
     await stage.queue.typed(Order).post_many(Order(number) for number in numbers)
 
@@ -110,9 +114,6 @@ async def test_undecodable_message_goes_to_its_handler(
     stage: Stage, seen: asyncio.Queue[Any], threaded: bool
 ) -> None:
     loop = asyncio.get_running_loop()
-
-    def never() -> None:
-        raise AssertionError("no dependency is made")
 
     async def handle(order: Order, made: Annotated[None, bmq.Depends(never)]) -> None:
         raise AssertionError("never called")
