@@ -156,6 +156,19 @@ async def test_partly_failed_batch_is_retried_and_given_up_message_by_message(
     assert await service.stage.left() == []
 
 
+async def test_a_partly_failed_batch_waits_for_its_longest_pause(service: Service, clock: FakeClock) -> None:
+    @service.app.batch_consumer(service.uri, max_messages=3, max_wait=5)
+    async def load(orders: list[Order]) -> None:
+        service.seen.put_nowait([order.number for order in orders])
+        if not clock.slept:
+            raise bmq.PartlyFailed({index: bmq.RetryAfter(pause) for index, pause in enumerate((3, 8, 5))})
+
+    await service.post(*range(3))
+    async with service.app:
+        assert [await service.seen.get() for _ in range(2)] == [[0, 1, 2]] * 2
+    assert clock.slept == [8]
+
+
 @pytest.mark.parametrize("typed", [False, True])
 async def test_indexes_of_failed_messages_count_in_the_list_as_the_handler_left_it(
     service: Service, typed: bool

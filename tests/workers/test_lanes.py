@@ -94,6 +94,18 @@ async def test_messages_without_the_property_share_a_lane(stage: Stage) -> None:
     assert record.done == {None: list(range(10))}
 
 
+async def test_handled_messages_leave_room_for_the_bytes_of_others(stage: Stage) -> None:
+    together = asyncio.Barrier(3)
+
+    async def handle(message: bmq.Message) -> None:
+        await together.wait()
+        await stage.handle(message)
+
+    await stage.post(*[bmq.PutMessage(b"x" * 200, {"key": number % 3}) for number in range(12)])
+    async with stage.consuming(handle, key="key", concurrency=3, max_unconfirmed_bytes=1_000):
+        await asyncio.wait_for(stage.next(12), 10)
+
+
 async def test_a_retry_holds_its_own_key_and_no_worker(stage: Stage, standstill: Standstill) -> None:
     """While a message of a key waits for a retry, the only worker handles the messages of the other key."""
     seen: list[tuple[bytes, int]] = []

@@ -64,3 +64,12 @@ async def test_only_unexpected_errors_have_a_traceback(
     (record,) = await logged(stage, caplog, stage.failing(error=error), 1, retry=bmq.NoRetry("discard"))
     assert bool(record.exc_info) is isinstance(error, OSError)
     assert str(error) in record.getMessage()
+
+
+async def test_only_the_first_of_equal_errors_has_a_traceback(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    await stage.post(*numbered(3))
+    handler = stage.failing(error=OSError("away"))
+    records = await logged(stage, caplog, handler, 3, retry=bmq.NoRetry("discard"))
+    assert [bool(record.exc_info) for record in records] == [True, False, False]
