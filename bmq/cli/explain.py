@@ -73,11 +73,13 @@ async def explain(
     records = Records.of(output, FIELDS)
     async with target.admin() as admin:
         if queue is None:
-            for found in await _explain_all(admin):
+            watch = BrokerWatch(left_out=_note_left_out)
+            for found in await _explain_all(admin, watch):
                 _show(replace(found, message=message), found.head(), "", "", group_key, records)
                 if records is None:
                     emit("")
-            return tell_gap(await admin.gap())
+            status = tell_gap(await admin.gap())
+            return ExitStatus.FAILED if watch.unreadable else status
         asked = admin.queue(queue)
         standing = await asked.standing()
         internals = await asked.internals()
@@ -94,9 +96,12 @@ async def explain(
     return ExitStatus.FAILED if guid is not None and not places else status
 
 
-async def _explain_all(admin: Admin) -> list[Explanation]:
+def _note_left_out(name: str, error: bmq.ProtocolError) -> None:
+    note(f"bmq explain: {name} is left out: {error}")
+
+
+async def _explain_all(admin: Admin, watch: BrokerWatch) -> list[Explanation]:
     """Explain all queues with messages, the deepest first."""
-    watch = BrokerWatch(left_out=lambda name, error: note(f"bmq explain: {name} is left out: {error}"))
     waiting = [each for each in (await watch.look(admin)).queues if each.waits]
     if not waiting:
         note("no queue has messages")

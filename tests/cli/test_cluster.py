@@ -153,3 +153,18 @@ def test_an_answer_of_a_broker_has_status_0(offline: Bmq, cluster: RecordedClust
     cluster["node0"].answers["ASKED"] = answer
     ran = offline("admin", "ASKED", "-b", cluster.uris("node0"))
     assert (ran.status, ran.err) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["INFOS", "QUEUE orders INTERNALS"])
+def test_explain_without_a_queue_tells_what_it_leaves_out(offline: Bmq, command: str) -> None:
+    with RecordedCluster() as cluster:
+        uris = cluster.uris(*ALL)
+        whole = offline("explain", "-b", uris)
+        assert whole.status == 0
+        assert f"{ORDERS} (priority) holds" in whole.out
+        for node in ALL:
+            cluster[node].answers[f"DOMAINS DOMAIN {ORDERS.split('/')[2]} {command}"] = {"other": {}}
+        ran = offline("explain", "-b", uris)
+    assert ran.status == 1
+    assert "is left out" in ran.err
+    assert ORDERS not in ran.out
