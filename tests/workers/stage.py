@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -93,6 +95,16 @@ class Stage:
 
     async def post(self, *items: Any) -> None:
         (await self.queue.post_many(items)).raise_for_failures()
+
+    async def stop(self, task: asyncio.Task[Any], by: str) -> None:
+        """Request a stop of a held handler, by a signal or a cancellation, and let it finish."""
+        await self.begun.wait()
+        if by == "a cancellation":
+            task.cancel()
+        else:
+            os.kill(os.getpid(), signal.Signals[by])
+        asyncio.get_running_loop().call_later(0.05, self.go.set)
+        await asyncio.wait([task])
 
     async def next(self, count: int) -> list[bytes]:
         """The payloads of the next messages seen."""

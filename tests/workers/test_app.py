@@ -68,13 +68,7 @@ async def test_a_request_to_stop_lets_handlers_finish(app: bmq.App, stage: Stage
     app.consumer(stage.uri)(stage.hold)
     await stage.post(b"0", b"1")
     task = asyncio.create_task(app.run())
-    await stage.begun.wait()
-    if by == "a cancellation":
-        task.cancel()
-    else:
-        os.kill(os.getpid(), signal.Signals[by])
-    asyncio.get_running_loop().call_later(0.05, stage.go.set)
-    await asyncio.wait([task])
+    await stage.stop(task, by)
     assert task.cancelled() is (by == "a cancellation")
     assert await stage.next(1) == [b"0"]
     assert {number: signal.getsignal(number) for number in before} == before

@@ -190,13 +190,7 @@ async def test_a_request_to_stop_finishes_the_running_handler_and_returns_the_re
 
     await stage.post(*numbered(3))
     task = asyncio.create_task(main())
-    await stage.begun.wait()
-    if by == "a cancellation":
-        task.cancel()
-    else:
-        os.kill(os.getpid(), signal.Signals[by])
-    asyncio.get_running_loop().call_later(0.05, stage.go.set)
-    await asyncio.wait([task])
+    await stage.stop(task, by)
     assert task.cancelled() is (by == "a cancellation")
     assert cancelling == (None if by == "a cancellation" else 0)
     assert {number: signal.getsignal(number) for number in before} == before
