@@ -80,7 +80,7 @@ AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "delays": (["delays/*"], ["delays"]),
     "workers": (["workers/*"], ["workers"]),
     "broker": (
-        [f"broker/_{name}" for name in ("delivery", "domain", "handle", "queue", "routing", "storage")],
+        [f"broker/_{name}" for name in ("client", "delivery", "domain", "queue", "routing", "storage")],
         ["broker", "conformance", "integration"],
     ),
     # Without code for the communication with a JVM.
