@@ -407,22 +407,14 @@ class _AdminCommands:
         """Show the storage of a partition."""
         _check_partition(partition)
         queues = self._node.queues.values()
-        empty = {"positionBytes": 0, "sizeBytes": 0, "outstandingBytes": 0}
-        summary: Result = {
+        summary = {
             "primaryNodeDescription": _NODE,
-            "primaryLeaseId": 1,
-            "sequenceNum": sum(queue.posted for queue in queues),
+            "sequenceNum": sum(queue.counts.posted for queue in queues),
             "isAvailable": self._node.available,
-            "fileSets": [],
-            "activeFileSet": {"dataFile": empty, "journalFile": empty, "qlistFile": empty},
-            "totalMappedBytes": 0,
-            "numOutstandingRecords": sum(len(queue.store) for queue in queues),
-            "numUnreceiptedMessages": 0,
-            "naglePacketCount": 0,
             "storageContent": _stored(queues),
         }
         store = {"partitionId": 0, "state": "open", "summary": summary}
-        return {"clusterStorageSummary": {"clusterFileStoreLocation": "", "fileStores": [store]}}
+        return {"clusterStorageSummary": {"fileStores": [store]}}
 
     @_command("CLUSTERS CLUSTER <name> STORAGE PARTITION (<partitionId>|ALL) [ENABLE|DISABLE|ROLLOVER]")
     def change_partition(self, _: str, partition: str, action: str) -> Result:

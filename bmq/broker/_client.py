@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
 
 from bmq.broker._consumer_filter import passes
 from bmq.broker._domain import Unavailable
@@ -59,6 +61,8 @@ _REFUSED = StatusCategory.E_REFUSED
 _UNKNOWN = StatusCategory.E_UNKNOWN
 _REFUSED_ACK = 5
 _NEGATIVE = "No [read|write|admin] Count must be <0"
+#: The qId and the subId of a confirmation.
+_STREAM: Final = itemgetter(0, 2)
 
 _SCHEME = "bmq://"
 _ILLEGAL_IN_DOMAIN = re.compile(r"[^-a-zA-Z0-9._]")
@@ -122,55 +126,32 @@ class ConnectedClient:
             return _status(_REFUSED, "Domain is removing or removed", -10)
         info = wanted.sub_id_info or _DEFAULT
         handle, most = self.handles.get(_signed(wanted.q_id)), self.node.bounds.queues_per_connection
-        if self._opened >= most and (handle is None or info.app_id not in handle.streams):
+        stream = handle.streams.get(info.app_id) if handle is not None else None
+        if self._opened >= most and stream is None:
             return _status(_REFUSED, f"This connection has {most} queues open, the limit of this broker", -1)
         queue = self.node.queue(domain, uri)
         if queue is None:
             return _status(_REFUSED, "maximum number of queues reached", -205)
-        refusal = self._check_queue(queue, wanted, info)
+        refusal = _check_queue(queue, handle, stream, wanted, info.app_id)
         if refusal is not None:
             self.node.discard_unused(queue)
             return refusal
-        self._open(queue, wanted, info)
+        self._open(handle or self._handle(queue, wanted), wanted, info)
         return OpenQueueResponse(
             original_request=request,
             routing_configuration=RoutingConfiguration(flags=_routing_flags(queue)),
             deduplication_time_ms=domain.config.deduplication_time_ms,
         )
 
-    def _check_queue(
-        self, queue: BrokerQueue, wanted: QueueHandleParameters, info: SubQueueIdInfo
-    ) -> Status | None:
-        if wanted.read_count:
-            if queue.fanout and info.app_id == DEFAULT_APP_ID:
-                return _status(_UNKNOWN, "Reader of a fanout queue requires an appId to be specified.", -1)
-            if not queue.fanout and info.app_id != DEFAULT_APP_ID:
-                return _status(_UNKNOWN, "AppId should not be specified when opening a non-fanout queue", -1)
-        handle = self.handles.get(_signed(wanted.q_id))
-        if handle is not None and handle.queue is not queue:
-            return _status(_INVALID, "queueId is already in use for a different queue", -1)
-        if wanted.flags & QueueFlags.ADMIN:
-            return _status(_INVALID, "Invalid handle parameters specified", -1)
-        problem = _check_limits(queue, wanted, info.app_id)
-        if problem:
-            return _status(_UNKNOWN, problem, -1)
-        stream = handle.streams.get(info.app_id) if handle else None
-        if stream is not None and (
-            stream.readers + wanted.read_count > _MAX_COUNT
-            or stream.writers + wanted.write_count > _MAX_COUNT
-        ):
-            return _status(_REFUSED, "Reached maximum read/write/admin counters for a queue", -1)
-        return None
+    def _handle(self, queue: BrokerQueue, wanted: QueueHandleParameters) -> QueueHandle:
+        handle = QueueHandle(queue, _signed(wanted.q_id), self.output, self.new_properties, self.description)
+        self.handles[handle.q_id] = handle
+        queue.handles[handle] = None
+        self.node.in_use(queue)
+        return handle
 
-    def _open(self, queue: BrokerQueue, wanted: QueueHandleParameters, info: SubQueueIdInfo) -> None:
-        handle = self.handles.get(_signed(wanted.q_id))
-        if handle is None:
-            handle = QueueHandle(
-                queue, _signed(wanted.q_id), self.output, self.new_properties, self.description
-            )
-            self.handles[handle.q_id] = handle
-            queue.handles[handle] = None
-            self.node.in_use(queue)
+    def _open(self, handle: QueueHandle, wanted: QueueHandleParameters, info: SubQueueIdInfo) -> None:
+        queue = handle.queue
         stream = handle.streams.get(info.app_id)
         if stream is None:
             stream = handle.streams[info.app_id] = SubStream(handle, info.app_id, info.sub_id)
@@ -182,17 +163,14 @@ class ConnectedClient:
             stream.app = queue.app_for(info.app_id)
             stream.app.streams[stream] = None
             if not stream.app.bit:
-                self._mention_unknown(queue, info.app_id)
-
-    def _mention_unknown(self, queue: BrokerQueue, app_id: str) -> None:
-        self.node.limited.warning(
-            ("appId", self.description),
-            "%s reads %s as '%s', an appId that the domain does not have. The client receives no messages "
-            "until the appId is added to the domain",
-            self.description,
-            queue.uri,
-            printable(app_id),
-        )
+                self.node.limited.warning(
+                    ("appId", self.description),
+                    "%s reads %s as '%s', an appId that the domain does not have. The client receives no "
+                    "messages until the appId is added to the domain",
+                    self.description,
+                    queue.uri,
+                    printable(info.app_id),
+                )
 
     def configure(self, q_id: int, parameters: StreamParameters, now: float) -> Status | None:
         """Replace a stream's subscriptions; None means success.
@@ -325,21 +303,12 @@ class ConnectedClient:
 
     def confirm(self, confirms: Iterable[tuple[int, bytes, int]], now: float) -> None:
         """Confirm messages by (qId, GUID, subId); unknown messages are ignored without an answer."""
-        # The messages of one stream, in sequence.
-        q_id_before = sub_id_before = -1
-        runs: list[tuple[int, int, list[bytes]]] = []
-        guids: list[bytes] = []
-        for q_id, guid, sub_id in confirms:
-            if q_id != q_id_before or sub_id != sub_id_before:
-                q_id_before, sub_id_before, guids = q_id, sub_id, []
-                runs.append((q_id, sub_id, guids))
-            guids.append(guid)
-        for q_id, sub_id, guids in runs:
-            stream = self._streams.get((q_id, sub_id))
-            app = stream.app if stream is not None and not stream.handle.queue.broadcast else None
-            if app is not None and stream is not None:
-                self.node.touch(app.queue, None)
-                app.confirm(stream, self.node.faults.kept_confirms(stream, guids), now)
+        for ids, run in groupby(confirms, key=_STREAM):
+            stream = self._streams.get(ids)
+            if stream is not None and stream.app is not None and not stream.handle.queue.broadcast:
+                self.node.touch(stream.handle.queue, None)
+                guids = self.node.faults.kept_confirms(stream, [guid for _, guid, _ in run])
+                stream.app.confirm(stream, guids, now)
 
     # ---- the end
 
@@ -430,9 +399,8 @@ class SubStream:
 
     def forget_subscribers(self) -> None:
         """Drop subscribers without a configuration and without unconfirmed messages."""
-        wanted = {s.s_id for s in self.subscriptions}
         for s_id, subscriber in list(self.subscribers.items()):
-            if s_id not in wanted and not subscriber.messages:
+            if s_id not in self.active and not subscriber.messages:
                 del self.subscribers[s_id]
 
     def take(self, subscriber: Subscriber, message: MessageRecord, now: float) -> bool:
@@ -447,7 +415,7 @@ class SubStream:
         queue = self.handle.queue
         if queue.consumer_filter is not None and not passes(queue.consumer_filter, subscriber, message):
             assert self.app is not None
-            queue.effort.dropped.append((self.app, message))
+            self.app.drop(message)
             return False
         unconfirmed[guid] = (message, subscriber, now)
         subscriber.messages += 1
@@ -581,6 +549,30 @@ def _check_parameters(wanted: QueueHandleParameters) -> str:
     if wanted.flags & QueueFlags.WRITE and info is not None and info.app_id != DEFAULT_APP_ID:
         return "AppId should not be specified in the URI if queue is opened in write mode"
     return ""
+
+
+def _check_queue(
+    queue: BrokerQueue,
+    handle: QueueHandle | None,
+    stream: SubStream | None,
+    wanted: QueueHandleParameters,
+    app_id: str,
+) -> Status | None:
+    if wanted.read_count:
+        if queue.fanout and app_id == DEFAULT_APP_ID:
+            return _status(_UNKNOWN, "Reader of a fanout queue requires an appId to be specified.", -1)
+        if not queue.fanout and app_id != DEFAULT_APP_ID:
+            return _status(_UNKNOWN, "AppId should not be specified when opening a non-fanout queue", -1)
+    if handle is not None and handle.queue is not queue:
+        return _status(_INVALID, "queueId is already in use for a different queue", -1)
+    if wanted.flags & QueueFlags.ADMIN:
+        return _status(_INVALID, "Invalid handle parameters specified", -1)
+    if problem := _check_limits(queue, wanted, app_id):
+        return _status(_UNKNOWN, problem, -1)
+    readers, writers = (stream.readers, stream.writers) if stream is not None else (0, 0)
+    if max(readers + wanted.read_count, writers + wanted.write_count) > _MAX_COUNT:
+        return _status(_REFUSED, "Reached maximum read/write/admin counters for a queue", -1)
+    return None
 
 
 def _check_limits(queue: BrokerQueue, wanted: QueueHandleParameters, app_id: str) -> str:

@@ -52,16 +52,11 @@ class Effort:
         spent: the work done so far.
         enough: the value of ``spent`` at which deliveries pause, to give the remaining clients a turn.
         unfinished: applications and queues with paused deliveries, in the order of continuation.
-        dropped: messages rejected by the filter of a consumer, with the consumer's application; confirmed
-            after the current deliveries.
     """
 
     spent: int = 0
     enough: int = 0
     unfinished: deque[AppDelivery | BrokerQueue] = field(default_factory=deque["AppDelivery | BrokerQueue"])
-    dropped: list[tuple[AppDelivery, MessageRecord]] = field(
-        default_factory=list["tuple[AppDelivery, MessageRecord]"]
-    )
 
     def postpone(self, paused: AppDelivery | BrokerQueue) -> None:
         """Continue an application's or a queue's deliveries later."""
@@ -238,7 +233,7 @@ class AppDelivery:
         for stream in self.streams:
             stream.last_sent = None
             for subscriber in stream.subscribers.values():
-                subscriber.leave()
+                subscriber.group = None
         self._routing = Routing(self.streams) if self.streams else NOBODY
         for stream in self.streams:
             stream.forget_subscribers()
@@ -298,6 +293,7 @@ class AppDelivery:
         effort, cost = self.queue.effort, self.routing.cost
         self.resume = None
         while message is not None and message is not position:
+            following = message.next
             if message.pending & bit:
                 if cost and effort.spent > effort.enough:
                     self.resume = message
@@ -312,7 +308,7 @@ class AppDelivery:
                     self.aside.park(message, selected)
                 else:
                     self._send(selected, message, now)
-            message = message.next
+            message = following
 
     def _select_slowly(self, message: MessageRecord, delay: float, now: float) -> Subscriber | None:
         """Return a consumer without a redelivered message in the last ``delay`` seconds."""
@@ -350,7 +346,8 @@ class AppDelivery:
             message, subscriber, since = entry
             subscriber.messages -= 1
             subscriber.size -= message.size
-            queue.confirmed += 1
+            queue.counts.confirmed += 1
+            queue.counts.held_seconds += now - since
             self.confirm_times.add(now - since)
             if message.pending & bit:
                 message.pending ^= bit
@@ -369,7 +366,7 @@ class AppDelivery:
         message = queue.store.messages.get(guid)
         if message is None or not message.pending & self.bit:
             return
-        queue.confirmed += 1
+        queue.counts.confirmed += 1
         self.drop(message)
         if self.resume is not None:
             queue.serve(self, now)
@@ -407,7 +404,7 @@ class AppDelivery:
                 del stream.unconfirmed[guid]
                 subscriber.messages -= 1
                 subscriber.size -= message.size
-                self.queue.poisoned += 1
+                self.queue.counts.poisoned += 1
                 self.drop(message)
 
     def release(self, stream: SubStream) -> None:

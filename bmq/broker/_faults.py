@@ -219,7 +219,7 @@ class Faults:
         rest: list[Put] = []
         for put in puts:
             if happens:
-                handle.queue.refused += 1
+                handle.queue.counts.refused += 1
                 _, correlation_id, guid, *_ = put
                 handle.output.ack(status, correlation_id, guid, handle.q_id)
             else:

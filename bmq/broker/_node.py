@@ -175,7 +175,7 @@ class BrokerNode:
 
     def discard_unused(self, queue: BrokerQueue) -> None:
         """Forget a queue created for an open that failed."""
-        if not queue.handles and not queue.posted:
+        if not queue.handles and not queue.counts.posted:
             self.forget(queue)
 
     def forget(self, queue: BrokerQueue) -> None:
@@ -208,7 +208,7 @@ class BrokerNode:
     def _note_idle(self, queue: BrokerQueue) -> None:
         if queue.handles or queue.store:
             return  # not idle while messages are stored; _look_after calls again
-        (self._idle if queue.posted else self._unused)[queue] = None
+        (self._idle if queue.counts.posted else self._unused)[queue] = None
         while len(self._idle) + len(self._unused) > self.bounds.idle_queues:
             self.forget(next(iter(self._unused or self._idle)))
 
@@ -228,15 +228,11 @@ class BrokerNode:
         soon = int(now) + 1  # a message lives whole seconds
         while touched:
             queue, apps = touched.popitem()
-            if queue.deadline > soon and queue.posted:
+            if queue.deadline > soon and queue.counts.posted:
                 self._watch(queue, soon)
             for app in apps:
                 app.deliver(now)
             queue.deliver(now)
-        if effort.dropped:
-            dropped, effort.dropped = effort.dropped, []
-            for app, message in dropped:
-                app.drop(message)
         while effort.unfinished and not self._going_on:
             if self.postpone is None:
                 self._slice(now)

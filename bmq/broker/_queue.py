@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bmq.broker._consumer_filter import passes
@@ -56,8 +57,7 @@ class BrokerQueue:
         posts: the latest posts to all queues, for tests; None if they are not kept.
         idle_since: time when the last client left; None while a client has the queue open.
         deadline: time of the node's next look at the queue.
-        posted, acknowledged, refused, pushed, confirmed, expired, poisoned: numbers of messages so far.
-        posted_bytes, pushed_bytes: numbers of bytes so far.
+        counts: what happened so far; :meth:`stats` adds what there is at present.
     """
 
     def __init__(self, uri: QueueUri, domain: Domain, node: BrokerNode) -> None:
@@ -72,8 +72,7 @@ class BrokerQueue:
         self.position: MessageRecord | None = None
         self.idle_since: float | None = None
         self.deadline = NEVER
-        self.posted = self.posted_bytes = self.pushed = self.pushed_bytes = 0
-        self.acknowledged = self.refused = self.confirmed = self.expired = self.poisoned = 0
+        self.counts = BrokerQueueStats()
         self._schemas = 0
         self._next_bit = 1
         self._filters: list[tuple[int, Evaluator]] = []
@@ -132,17 +131,17 @@ class BrokerQueue:
             status = self._take(handle, put, now) if writable else _REFUSED
             flags, correlation_id, guid = put[:3]
             if status:
-                self.refused += 1
+                self.counts.refused += 1
                 output.ack(status, correlation_id, guid, handle.q_id)
             elif flags & _ACK_REQUESTED:
-                self.acknowledged += 1
+                self.counts.acknowledged += 1
                 output.ack(0, correlation_id, guid, handle.q_id)
 
     def _take(self, handle: QueueHandle, put: Put, now: float) -> int:
         """Store or broadcast a message unless its GUID is known; return the status of its acknowledgement."""
         store = self.store
         flags, _, guid, schema_id, compression, _, size, data = put
-        if guid in store.messages or guid in store.remembered:
+        if guid in store:
             return 0
         properties = flags & _PROPERTIES
         if compression and properties and not schema_id:
@@ -167,8 +166,8 @@ class BrokerQueue:
                 store.append(message)
                 if self.position is None:
                     self.position = message
-        self.posted += 1
-        self.posted_bytes += size
+        self.counts.posted += 1
+        self.counts.posted_bytes += size
         if self.posts is not None:
             self.posts.append(PostedMessage._read(self.uri, guid, data, size, flags, put[3], compression))
         return 0
@@ -215,7 +214,8 @@ class BrokerQueue:
                 effort.postpone(self)
                 return
             effort.spent += cost
-            stopped = 0
+            # Confirmed for the last application by its filter, the message has no neighbours any more.
+            following, stopped = message.next, 0
             targets: list[tuple[AppDelivery, Subscriber]] = []
             for app, select in selecting:
                 if app.behind:
@@ -235,7 +235,7 @@ class BrokerQueue:
             if stopped == len(apps):
                 return
             self._push(message, targets)
-            self.position = message.next
+            self.position = following
 
     def _push(self, message: MessageRecord, targets: list[tuple[AppDelivery, Subscriber]]) -> None:
         """Push a message once to each client, with the ids of all matching subscriptions of the client."""
@@ -251,8 +251,10 @@ class BrokerQueue:
 
     def count_push(self, app: AppDelivery, message: MessageRecord, waited: float) -> None:
         """Count a delivery that took ``waited`` seconds."""
-        self.pushed += 1
-        self.pushed_bytes += message.size
+        counts = self.counts
+        counts.pushed += 1
+        counts.pushed_bytes += message.size
+        counts.queued_seconds += waited
         app.queue_times.add(waited)
 
     def serve(self, app: AppDelivery, now: float) -> None:
@@ -288,7 +290,7 @@ class BrokerQueue:
         while count < limit and (message := self.store.expired(now, ttl)) is not None:
             self.drop(message)
             count += 1
-        self.expired += count
+        self.counts.expired += count
         return count
 
     def purge(self, app: AppDelivery | None = None) -> tuple[int, int]:
@@ -341,23 +343,13 @@ class BrokerQueue:
 
     def stats(self) -> BrokerQueueStats:
         """Return a snapshot of the counts."""
-        apps, usage = self.apps.values(), self.store.usage
-        return BrokerQueueStats(
-            posted=self.posted,
-            posted_bytes=self.posted_bytes,
-            acknowledged=self.acknowledged,
-            refused=self.refused,
-            pushed=self.pushed,
-            pushed_bytes=self.pushed_bytes,
-            confirmed=self.confirmed,
-            expired=self.expired,
-            poisoned=self.poisoned,
-            queued_seconds=sum(app.queue_times.seconds for app in apps),
-            held_seconds=sum(app.confirm_times.seconds for app in apps),
+        usage = self.store.usage
+        return replace(
+            self.counts,
             messages=usage.messages,
             bytes=usage.bytes,
             producers=self.writers,
-            consumers=sum(app.readers for app in apps),
+            consumers=sum(app.readers for app in self.apps.values()),
         )
 
     def detach(self, streams: Iterable[SubStream], *, now: float) -> None:
@@ -371,7 +363,7 @@ class BrokerQueue:
                 stream.configure(())
                 app.streams.pop(stream, None)
                 for subscriber in stream.subscribers.values():
-                    subscriber.leave()
+                    subscriber.group = None
             app.changed = True
             for stream in gone:
                 app.release(stream)

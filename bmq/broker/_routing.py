@@ -146,10 +146,6 @@ class Subscriber:
             self.full = False
         return not self.full
 
-    def leave(self) -> None:
-        """Leave the group, when all groups are about to be rebuilt."""
-        self.group = None
-
 
 @dataclass(slots=True, eq=False)
 class ExpressionGroup:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from bmq.broker.clock import Clock, JumpingClock, ManualClock, follow
+from bmq.broker.clock import Clock, JumpingClock, ManualClock
 from bmq.protocol.deadlines import Deadlines
 
 if TYPE_CHECKING:
@@ -26,19 +26,19 @@ class Scheduler:
 
     Args:
         clock: the source of time.
-        node: the broker's node, which has timed work too.
 
     Attributes:
         clock: the source of time.
-        node: the broker's node; replaced when the broker forgets its messages.
+        node: the broker's node, which has timed work too; set before the work begins, and replaced when the
+            broker forgets its messages.
     """
 
-    def __init__(self, clock: Clock, node: BrokerNode) -> None:
+    node: BrokerNode
+
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.node = node
         self._loop: asyncio.AbstractEventLoop | None = None
         self._working = False
-        self._unfollow: Callable[[], None] = lambda: None
         # By the broker's clock: actions, and the deadlines of connections.
         self._actions: Deadlines[Callable[[], None]] = Deadlines()
         self.timeouts: Deadlines[BrokerConnection] = Deadlines()
@@ -61,24 +61,27 @@ class Scheduler:
     def begin(self) -> None:
         """Start timed work."""
         self._working = True
-        self._unfollow = follow(self.clock, self._catch_up)
+        if isinstance(self.clock, ManualClock):
+            self.clock.listeners[self._catch_up] = None
         self.update()
 
     def end(self) -> None:
         """Stop timed work; output is still written."""
-        self._working = False
         self._unfollow()
         self.update()
 
     def abandon(self) -> None:
         """Drop all work, as the end of a process does."""
-        if self._working:
-            self._unfollow()
-        self._working = False
+        self._unfollow()
         self._loop = self._timer = self._wake_at = None
         self.timeouts.clear()
         self._change = None
         self._dirty.clear()
+
+    def _unfollow(self) -> None:
+        self._working = False
+        if isinstance(self.clock, ManualClock):
+            self.clock.listeners.pop(self._catch_up, None)
 
     # ---- turns of the event loop
 

@@ -166,8 +166,8 @@ class Broker:
         self._sessions = 0
         self._guids = GuidGenerator(client_id_from(_world.hostname(), _world.time_ns(), _world.pid(), 0))
         self.faults = Faults(self._connections)
-        self._node = self._new_node()
-        self._scheduler = Scheduler(self.clock, self._node)
+        self._scheduler = Scheduler(self.clock)
+        self._renew()
 
     def add_domain(self, config: DomainConfig) -> None:
         """Add or change a domain: later posts and opens follow the new configuration.
@@ -394,21 +394,16 @@ class Broker:
 
     # ---- the node
 
-    def _new_node(self) -> BrokerNode:
-        node = BrokerNode(
+    def _renew(self) -> None:
+        """Forget all messages, if any: a new node takes the place of the old one."""
+        self._node = self._scheduler.node = BrokerNode(
             self._source,
             history_limit=self._history,
             bounds=self._bounds,
             posts=self._posts,
             faults=self.faults,
         )
-        node.postpone = lambda: self._scheduler.soon(self._go_on)
-        self._node = node
-        return node
-
-    def _renew(self) -> None:
-        """Forget all messages: a new node takes the place of the old one."""
-        self._scheduler.node = self._new_node()
+        self._node.postpone = lambda: self._scheduler.soon(self._go_on)
 
     def _go_on(self) -> None:
         self._node.go_on(self._scheduler.clock())

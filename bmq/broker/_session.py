@@ -67,11 +67,7 @@ from bmq.wire.put import CORRELATION_ID, PUT_GUID, Put, PutRun, decode_put_runs
 if TYPE_CHECKING:
     from bmq.broker._node import BrokerNode
 
-__all__ = [
-    "BrokerInput",
-    "BrokerSession",
-    "BrokerState",
-]
+__all__ = ["BrokerInput", "BrokerSession", "BrokerState"]
 
 _log = Log("bmq.broker")
 
@@ -127,16 +123,14 @@ class BrokerInput(Enum):
     CONFIRM = "CONFIRM events"
     HEARTBEAT_REQ = "HEARTBEAT_REQ"
     OTHER = "any other event, or one that makes no sense"
-    TIMEOUT = "handshake or credentials timed out, or too many heartbeats missed"
-    BAD_LENGTH = "an event length that cannot be"
-    CHANNEL_DOWN = "connection gone"
+    LOST = "connection gone, timed out, or with an event length that cannot be"
     SHUTDOWN = "the broker closes the connection"
 
 
 _S, _I = BrokerState, BrokerInput
 _MESSAGES = _I.STRANGER, _I.PUT, _I.CONFIRM, _I.HEARTBEAT_REQ, _I.OTHER
 _LATE = *_MESSAGES, _I.CREDENTIALS_ACCEPTED, _I.CREDENTIALS_REFUSED, _I.REQUEST, _I.DISCONNECT
-_ENDS = _I.TIMEOUT, _I.BAD_LENGTH, _I.CHANNEL_DOWN, _I.SHUTDOWN
+_ENDS = _I.LOST, _I.SHUTDOWN
 #: Answers to unauthorized clients. A real broker has the first; its requests are not authorized yet.
 _UNAUTHORIZED = Status(category=StatusCategory.E_REFUSED, code=-1, message="Connection not authorized")
 _UNAUTHORIZED_QUEUE = Status(category=StatusCategory.E_REFUSED, code=-1, message="Queue not authorized")
@@ -232,14 +226,14 @@ class BrokerSession(Machine):
             error = self._cut(b"")
             if error is not None and not self._events:
                 self._complain(f"{error}; closing")
-                self.fire(_I.BAD_LENGTH, now)
+                self.fire(_I.LOST, now)
         if self.state is BrokerState.CLOSED:
             self._events, self._enough = [], False
         self.node.deliver(now)
 
     def channel_down(self, now: float) -> None:
         """Handle the loss of the connection."""
-        self.fire(_I.CHANNEL_DOWN, now)
+        self.fire(_I.LOST, now)
         self.node.deliver(now)
 
     def shut_down(self, now: float) -> None:
@@ -251,23 +245,21 @@ class BrokerSession(Machine):
         if self.state is BrokerState.CLOSED:
             return None
         beat = self._heartbeat.deadline if self._heartbeat is not None else None
-        if self._deadline is None or beat is None:
-            return beat if self._deadline is None else self._deadline
-        return min(self._deadline, beat)
+        return min((each for each in (self._deadline, beat) if each is not None), default=None)
 
     def tick(self, now: float) -> None:
         """Perform due actions."""
         if self._deadline is not None and now >= self._deadline:
             self._deadline = None
             _log.info("%s: timed out in state %s; closing", self.peer, self.state.name)
-            self.fire(_I.TIMEOUT, now)
+            self.fire(_I.LOST, now)
         if self._heartbeat is not None:
             action = self._heartbeat.poll(now)
             if action is HeartbeatAction.SEND:
                 self.output.event(HEARTBEAT_REQ)
             elif action is HeartbeatAction.GIVE_UP:
                 _log.info("%s: missed too many heartbeats; closing", self.peer)
-                self.fire(_I.TIMEOUT, now)
+                self.fire(_I.LOST, now)
 
     # ---- from bytes to inputs
 
@@ -579,16 +571,13 @@ class BrokerSession(Machine):
 
     # ---- actions: the end
 
-    def _leave(self, now: float) -> None:
-        self._end(now, lost=False)
-
-    def _lose(self, now: float) -> None:
-        self._end(now, lost=True)
-
-    def _end(self, now: float, *, lost: bool) -> None:
+    def _leave(self, now: float, *, lost: bool = False) -> None:
         client, self.client = self.client, None
         if client is not None:
             client.drop(now, lost=lost)
+
+    def _lose(self, now: float) -> None:
+        self._leave(now, lost=True)
 
     TRANSITIONS: ClassVar[Mapping[tuple[Any, Any], Transition]] = {
         (_S.CONNECTED, _I.CREDENTIALS_ACCEPTED): Transition(_authenticate, _S.AUTHENTICATED),
@@ -608,9 +597,7 @@ class BrokerSession(Machine):
         (_S.SERVING, _I.CONFIRM): Transition(_confirm, _S.SERVING),
         (_S.SERVING, _I.HEARTBEAT_REQ): Transition(_pulse, _S.SERVING),
         (_S.SERVING, _I.OTHER): Transition(_ignore, _S.SERVING),
-        (_S.SERVING, _I.TIMEOUT): Transition(_lose, _S.CLOSED),
-        (_S.SERVING, _I.BAD_LENGTH): Transition(_lose, _S.CLOSED),
-        (_S.SERVING, _I.CHANNEL_DOWN): Transition(_lose, _S.CLOSED),
+        (_S.SERVING, _I.LOST): Transition(_lose, _S.CLOSED),
         (_S.SERVING, _I.SHUTDOWN): Transition(_leave, _S.CLOSED),
         (_S.ADMINISTERED, _I.REQUEST): Transition(_command, _S.ADMINISTERED),
         (_S.ADMINISTERED, _I.DISCONNECT): Transition(_part, _S.DISCONNECTED),

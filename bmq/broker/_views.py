@@ -103,7 +103,7 @@ class MessageView(PostedMessage):
     waiting_for: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BrokerQueueStats:
     """An embedded broker's counts of a queue, from :meth:`QueueView.stats`.
 
@@ -128,21 +128,21 @@ class BrokerQueueStats:
         consumers: number of openings for reading.
     """
 
-    posted: int
-    posted_bytes: int
-    acknowledged: int
-    refused: int
-    pushed: int
-    pushed_bytes: int
-    confirmed: int
-    expired: int
-    poisoned: int
-    queued_seconds: float
-    held_seconds: float
-    messages: int
-    bytes: int
-    producers: int
-    consumers: int
+    posted: int = 0
+    posted_bytes: int = 0
+    acknowledged: int = 0
+    refused: int = 0
+    pushed: int = 0
+    pushed_bytes: int = 0
+    confirmed: int = 0
+    expired: int = 0
+    poisoned: int = 0
+    queued_seconds: float = 0.0
+    held_seconds: float = 0.0
+    messages: int = 0
+    bytes: int = 0
+    producers: int = 0
+    consumers: int = 0
 
     def __sub__(self, earlier: BrokerQueueStats) -> BrokerQueueStats:
         changes = {name: getattr(self, name) - getattr(earlier, name) for name in _GROWING}
@@ -302,32 +302,32 @@ class QueueView:
     @property
     def posted(self) -> int:
         """How many messages were posted, duplicates not counted."""
-        return self._queue.posted
+        return self._queue.counts.posted
 
     @property
     def refused(self) -> int:
         """How many posts were acknowledged negatively."""
-        return self._queue.refused
+        return self._queue.counts.refused
 
     @property
     def pushed(self) -> int:
         """How many deliveries were made, redeliveries counted."""
-        return self._queue.pushed
+        return self._queue.counts.pushed
 
     @property
     def confirmed(self) -> int:
         """How many deliveries were confirmed."""
-        return self._queue.confirmed
+        return self._queue.counts.confirmed
 
     @property
     def expired(self) -> int:
         """Number of messages deleted at the end of their TTL."""
-        return self._queue.expired
+        return self._queue.counts.expired
 
     @property
     def poisoned(self) -> int:
         """Number of messages that used up their delivery attempts for an application."""
-        return self._queue.poisoned
+        return self._queue.counts.poisoned
 
     def stats(self) -> BrokerQueueStats:
         """Return a snapshot of the counts; the admin command STAT SHOW prints the same numbers."""

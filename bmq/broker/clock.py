@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from bmq import _checks, _world
 
-__all__ = ["Clock", "JumpingClock", "ManualClock", "follow"]
+__all__ = ["Clock", "JumpingClock", "ManualClock"]
 
 #: Returns seconds of a clock that does not go backwards, such as :func:`time.monotonic`.
 Clock = Callable[[], float]
@@ -29,7 +29,8 @@ class ManualClock:
 
     def __init__(self, start: float | None = None) -> None:
         self._now = _world.monotonic() if start is None else _checks.seconds("start", start)
-        self._listeners: list[Callable[[], None]] = []
+        #: Called after each move, by brokers with this clock.
+        self.listeners: dict[Callable[[], None], None] = {}
 
     def __call__(self) -> float:
         """Return the present time."""
@@ -42,7 +43,7 @@ class ManualClock:
             UsageError: the seconds are negative or no number: a clock does not go backwards.
         """
         self._now += _checks.seconds("seconds", seconds)
-        for listener in list(self._listeners):
+        for listener in list(self.listeners):
             listener()
 
 
@@ -56,12 +57,3 @@ class JumpingClock(ManualClock):
     def __call__(self) -> float:
         """Return the present time."""
         return self._running() + self._now
-
-
-def follow(clock: Clock, listener: Callable[[], None]) -> Callable[[], None]:
-    """Call ``listener`` after each move of a manual clock; return a function that ends the calls."""
-    if not isinstance(clock, ManualClock):
-        return lambda: None
-    listeners = clock._listeners
-    listeners.append(listener)
-    return lambda: listeners.remove(listener)

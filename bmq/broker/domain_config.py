@@ -241,17 +241,16 @@ class _Object:
             self.wrong("", f"must be an object, not {_checks.shown(value)}")
         self.fields = cast("dict[str, Any]", value)
 
+    def _path(self, name: str) -> str:
+        return ".".join(filter(None, (self.path, name)))
+
     def wrong(self, name: str, message: str, *, decodes: bool = False) -> NoReturn:
-        path = ".".join(p for p in (self.path, name) if p)
-        raise InvalidDomain(self.source, path, message, decodes=decodes)
+        raise InvalidDomain(self.source, self._path(name), message, decodes=decodes)
 
     def child(self, name: str, *, required: bool = False) -> _Object:
-        path = ".".join(p for p in (self.path, name) if p)
-        if name not in self.fields:
-            if required:
-                self.wrong(name, "is missing")
-            return _Object(self.source, path, {})
-        return _Object(self.source, path, self.fields[name])
+        if required and name not in self.fields:
+            self.wrong(name, "is missing")
+        return _Object(self.source, self._path(name), self.fields.get(name, {}))
 
     def choice(self, name: str, *options: str, required: bool = True) -> tuple[str, _Object] | None:
         if name not in self.fields and not required:
