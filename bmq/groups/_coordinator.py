@@ -24,10 +24,10 @@ import asyncio
 import contextlib
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -49,7 +49,7 @@ from bmq.errors import (
     UsageError,
 )
 from bmq.groups._bundles import TOP, Bundles
-from bmq.groups._lanes import WIDEST, BucketLane, ignoring_errors, repeated
+from bmq.groups._lanes import WIDEST, BucketLane, Dispatcher, ignoring_errors, repeated
 from bmq.groups._protocol import (
     Action,
     AssignmentInput,
@@ -125,25 +125,16 @@ _BUNDLE_MOST: Final = 1.0
 _LONGEST: Final = 2 * 1024 * 1024
 
 
-class _Sender(msgspec.Struct):
-    group: str = ""
-    time: float = 0.0
-
-
-_message = msgspec.json.Decoder(Report | Order | Crown)
-_sender = msgspec.json.Decoder(_Sender)
+_decoder: msgspec.json.Decoder[Report | Order | Crown] = msgspec.json.Decoder(Report | Order | Crown)
 
 
 def encoded(message: Report | Order | Crown, group: str = "") -> bytes:
-    """Return the payload of a control message, with the present time of the sender's clock.
-
-    ``group`` is the expression of the sender's first bucket.
-    """
-    return msgspec.json.encode({**msgspec.to_builtins(message), "group": group, "time": _world.time()})
+    """Return the payload of a control message, with the present time of the sender's clock."""
+    return msgspec.json.encode(msgspec.structs.replace(message, group=group, time=_world.time()))
 
 
-def decoded(payload: bytes) -> tuple[Report | Order | Crown, str, float]:
-    """Return the message of a payload, the expression of the sender's first bucket, and the sender's time.
+def decoded(payload: bytes) -> Report | Order | Crown:
+    """Return the message of a payload.
 
     Raises:
         ProtocolError: the payload is not a control message of this version, or a value is out of its range.
@@ -151,8 +142,7 @@ def decoded(payload: bytes) -> tuple[Report | Order | Crown, str, float]:
     try:
         if len(payload) > _LONGEST:
             raise ValueError(f"it has {len(payload)} bytes")
-        sender = _sender.decode(payload)
-        return _message.decode(payload), sender.group, sender.time
+        return _decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ProtocolError(f"{payload[:100]!r} is not a control message of a group: {error}") from error
 
@@ -161,13 +151,12 @@ class Coordinator:
     """The member's part, and if elected the leader's part, of an exclusive group.
 
     Args:
-        queue: the data queue.
-        control_uri: URI of the control queue.
-        name: name of the member.
-        weight: share relative to the other members.
-        lease: seconds until the buckets of a silent member are assigned again.
+        dispatcher: runs the tasks of the member.
         lanes: the buckets.
         bundles: the bundles of the buckets.
+        control_uri: URI of the control queue.
+        weight: share relative to the other members.
+        lease: seconds until the buckets of a silent member are assigned again.
         take_over: seconds until the buckets of a silent member are taken over, although it may be connected;
             None for never.
 
@@ -176,20 +165,24 @@ class Coordinator:
         ceiling: a subscription to nothing, with the highest priority.
     """
 
+    # The control queue, and the consumer of the messages for a candidate or a leader.
+    _control: Queue
+    _candidate: Consumer
+
     def __init__(
         self,
-        queue: Queue,
-        control_uri: str,
-        name: str,
-        weight: float,
-        lease: float,
+        dispatcher: Dispatcher,
         lanes: list[BucketLane],
         bundles: Bundles,
-        take_over: float | None = None,
+        control_uri: str,
+        weight: float,
+        lease: float,
+        take_over: float | None,
     ) -> None:
-        self._queue = queue
+        self._dispatcher = dispatcher
+        self._queue = dispatcher.queue
+        self._name = dispatcher.name
         self._control_uri = control_uri
-        self._name = name
         # Equal in all members with the same key, number of buckets and expression.
         self._text = lanes[0].consumer.expressions[0]
         self._lease = lease
@@ -209,10 +202,9 @@ class Coordinator:
         self._ending: asyncio.TimerHandle | None = None
         # Messages that found the window of unacknowledged posts full: the latest of each kind and receiver.
         self._unsent: dict[tuple[type, str], tuple[bytes, dict[str, str], str | None]] = {}
-        # Reports that arrived before this member leads, by sender.
-        self._early: dict[str, Report] = {}
-        # Reports that the leader processes together, soon.
-        self._gathered: list[Report] = []
+        # The latest report of each sender that no leader has processed. This member as the leader processes
+        # them together, soon.
+        self._reports: dict[str, Report] = {}
         self._gathering: asyncio.Handle | None = None
         self._life: asyncio.Task[None] | None = None
         # Since when the leader gives this member no bucket, as far as was asked.
@@ -241,9 +233,7 @@ class Coordinator:
         # The session of the control queue, and the task that watches it.
         self._session: Session | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._control: Queue | None = None
-        self._candidate: Consumer | None = None
-        self.ceiling = queue.subscribe(_NOTHING, priority=TOP, max_unconfirmed_messages=1)
+        self.ceiling = self._queue.subscribe(_NOTHING, priority=TOP, max_unconfirmed_messages=1)
         for lane in lanes:
             lane.coordinator = self
 
@@ -305,19 +295,9 @@ class Coordinator:
         return sum(bool(each.behind) and not (each.alone or each.raised) for each in assignments)
 
     @property
-    def silent(self) -> int:
-        """How many members are silent, as known to this member as the leader."""
-        return len(self._leader.silent())
-
-    @property
     def granted(self) -> float | None:
         """Seconds since the latest order; None without one."""
         return self._loop.time() - self._led_at if self._member.seen > (0, 0) else None
-
-    def alone(self, bucket: int) -> bool:
-        """Whether a message has arrived by the bucket's own subscription since the bucket was opened."""
-        assignment = self._member.assignments.get(bucket)
-        return assignment is not None and assignment.alone
 
     def arrived(self, bucket: int) -> None:
         """Note a message that arrived by the bucket's own subscription."""
@@ -352,20 +332,16 @@ class Coordinator:
         for lane in self._lanes:
             await lane.consumer.pause()  # a receiving call would subscribe
         self._session = session = await _connect_beside(self._queue.session)
-        self._watching = self._start(self._watch(session.events()))
+        self._watching = self._dispatcher.spawn(self._watch(session.events()))
         self._control = await session.open_queue(self._control_uri, read=True, write=True)
 
     async def join(self) -> None:
-        """Begin the first life: the data queue is in service, and the control queue open.
+        """Begin a life: the data queue is in service, and the control queue open.
 
         Raises:
             Error: the subscriptions of the control queue were refused.
         """
-        assert self._control is not None
-        await self._begin(self._control)
-
-    async def _begin(self, control: Queue) -> None:
-        """Subscribe for the present connection."""
+        control = self._control
         if node_of(self._member.who) != node_of(who := self._new_name()):
             self._member.who = who  # the connection is at another node than the former one
         who = self._member.who
@@ -376,7 +352,7 @@ class Coordinator:
         self._candidacy = Candidate(who)
         self._led_at, self._delivered_at, self._silent_at = self._loop.time(), None, None
         self._later(_FIRST_STAND * self._lease, self._step, CandidateInput.WAKE)
-        self._life = self._start(self._live((mailbox, own, candidate)))
+        self._life = self._dispatcher.spawn(self._live((mailbox, own, candidate)))
         self._alive = True
 
     async def _watch(self, watching: AsyncIterator[events.SessionEvent]) -> None:
@@ -388,7 +364,7 @@ class Coordinator:
                 # At once: the session restores the subscriptions of this life otherwise, and there is no
                 # event of the data queue's session if that connection was lost earlier.
                 self.lost()
-        self._lanes[0].fail(SessionClosed(f"the session of {self._control_uri} is over"))
+        self._dispatcher.fail(SessionClosed(f"the session of {self._control_uri} is over"))
 
     def serve(self, in_service: bool) -> None:
         """Note whether the data queue is in service: a next life begins only then."""
@@ -402,30 +378,28 @@ class Coordinator:
         if self._alive:
             self._alive = False
             for lane in self._lanes:
-                self._background(lane.consumer.pause())
+                self._dispatcher.spawn(ignoring_errors(lane.consumer.pause()))
             self._apply(self._member.lost(self._new_name()))
             self._resign()
             self._ask_no_more()
         life, self._life = self._life, None
         if life is not None:
             life.cancel()
-            session, control = self._session, self._control
+            session = self._session
             assert session is not None
-            assert control is not None
             _drop_connection(session, f"{self._queue.uri} is out of service")
-            for consumer in control.consumers:
-                self._background(consumer.close())
-            self._life = self._start(self._again(session, control))
+            for consumer in self._control.consumers:
+                self._dispatcher.spawn(ignoring_errors(consumer.close()))
+            self._life = self._dispatcher.spawn(self._again(session))
 
-    async def _again(self, session: Session, control: Queue) -> None:
+    async def _again(self, session: Session) -> None:
         """Begin the next life, as soon as the data queue is in service and the broker answers."""
         while True:
             await self._in_service.wait()
             try:
-                if control.closed:  # the broker refused to open the queue again
-                    control = await session.open_queue(self._control_uri, read=True, write=True)
-                    self._control = control
-                await self._begin(control)
+                if self._control.closed:  # the broker refused to open the queue again
+                    self._control = await session.open_queue(self._control_uri, read=True, write=True)
+                await self.join()
             except SessionClosed:
                 return
             except Error as error:
@@ -434,13 +408,8 @@ class Coordinator:
             else:
                 return
 
-    def _background(self, work: Awaitable[object]) -> None:
-        task = self._loop.create_task(ignoring_errors(work))
-        _background.add(task)
-        task.add_done_callback(_background.discard)
-
     async def _live(self, consumers: Sequence[Consumer]) -> None:
-        tasks = [self._start(self._read(each)) for each in consumers]
+        tasks = [self._dispatcher.spawn(self._read(each)) for each in consumers]
         try:
             self._since = self._due = self._loop.time()
             self._step_size = self._lease * _FIRST_STEP
@@ -476,16 +445,6 @@ class Coordinator:
         deadline = self._leader.deadline()
         return (self._due if deadline <= now else min(self._due, deadline)) - now
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Start a task whose error, which is a defect, ends the group."""
-        task = self._loop.create_task(work)
-        task.add_done_callback(self._end_with)
-        return task
-
-    def _end_with(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._lanes[0].fail(error)
-
     async def _read(self, consumer: Consumer) -> None:
         with contextlib.suppress(QueueClosed):
             async for message in consumer:
@@ -494,7 +453,7 @@ class Coordinator:
 
     async def _handle(self, message: Message) -> None:
         try:
-            what, text, sent = decoded(message.data)
+            what = decoded(message.data)
         except ProtocolError as error:
             self._skip(message, str(error))
             return
@@ -502,12 +461,12 @@ class Coordinator:
             await self._crowned(message, what)
             return
         message.confirm()
-        if text != self._text and not (isinstance(what, Report) and what.leaving):
-            self._differs(what, text)
+        if what.group != self._text and not (isinstance(what, Report) and what.leaving):
+            self._differs(what)
         elif why := self._doubt(what):
             self._skip(message, why)
         elif isinstance(what, Order):
-            self._ordered(what, sent)
+            self._ordered(what)
         elif self._leads:
             self._reported(what)
         else:
@@ -522,15 +481,15 @@ class Coordinator:
     def _doubt(self, what: Report | Order | Crown) -> str:
         return self._leader.doubt(what, self._member.seen[0], int(_world.time()) - _EPOCH)
 
-    def _differs(self, what: Report | Order, text: str) -> None:
+    def _differs(self, what: Report | Order) -> None:
         """A peer has different buckets: only the leader of the two is a member."""
         if isinstance(what, Report):
             if self._leader.phase is not Phase.NONE:
                 self._post(Order(what.who, 0, 0, 0, {}), what.who)
         elif what.who == self._member.who:
-            self._lanes[0].fail(
+            self._dispatcher.fail(
                 UsageError(
-                    f"the group of {self._queue.uri} has the first bucket {text!r}, and this member "
+                    f"the group of {self._queue.uri} has the first bucket {what.group!r}, and this member "
                     f"{self._text!r}: give all members the same key, buckets and expression, and stop all "
                     "members before you change these"
                 )
@@ -554,7 +513,7 @@ class Coordinator:
             if now - self._led_at > _LOOK_AFTER * self._lease and not self._leads:
                 self._post(Order(report.who, 0, 0, report.seq, {}), report.who)
 
-    def _ordered(self, order: Order, sent: float) -> None:
+    def _ordered(self, order: Order) -> None:
         now = self._loop.time()
         if order.who != self._member.who:
             if self._leader.mail_returned(order.who):
@@ -568,7 +527,7 @@ class Coordinator:
             return
         if self._give_way(now):
             return
-        self._compare_clocks(order, sent)
+        self._compare_clocks(order)
         if (order.term, order.number) > self._member.seen:
             self._led_at, self._delivered_at = now, None
         before = {bucket: assignment.state for bucket, assignment in self._member.assignments.items()}
@@ -581,14 +540,14 @@ class Coordinator:
         if before != after or order.buckets.keys() - after.keys():
             self._report_soon()
 
-    def _compare_clocks(self, order: Order, sent: float) -> None:
+    def _compare_clocks(self, order: Order) -> None:
         """Log once that the leader's clock shows another time than this process's clock.
 
         The leader has sent the order after the latest report of this member.
         """
         if self._leads or order.seq != self._member.seq:
             return
-        ahead = max(sent - _world.time(), 0.0) or min(sent - self._reported_time, 0.0)
+        ahead = max(order.time - _world.time(), 0.0) or min(order.time - self._reported_time, 0.0)
         differ = abs(ahead) > _CLOCKS_DIFFER
         if differ and not self._clocks_differ:
             logger.warning(
@@ -636,22 +595,21 @@ class Coordinator:
         self._led_at, self._delivered_at = now, None
         self._ask_no_more()
         self._candidacy.depose()
-        self._asking = self._start(self._ask_for(crown))
+        self._asking = self._dispatcher.spawn(self._ask_for(crown))
 
     async def _ask_for(self, crown: Crown) -> None:
         """Receive reports and crowns before the leader, and post a crown; at once, or not at all."""
-        candidate, priority = self._candidate, min(_LEADER + 2 * crown.term + 1, _MAILBOX - 1)
-        assert candidate is not None
+        priority = min(_LEADER + 2 * crown.term + 1, _MAILBOX - 1)
         with contextlib.suppress(Error):
-            await candidate.configure(f'{FROM} != "{self._member.who}"', priority=priority)
+            await self._candidate.configure(f'{FROM} != "{self._member.who}"', priority=priority)
             # The broker keeps one of the crowns of members that do so at the same time.
             self._post(crown, "", derived_guid("bmq.groups", self._control_uri, "crown", str(crown.term)))
         self._later(self._lease / 3, self._step, CandidateInput.WAKE)
 
     async def close(self) -> None:
         """Report the departure, and close the control queue. The data queue is closed already."""
-        session, watching, control, life = self._session, self._watching, self._control, self._life
-        self._session = self._watching = self._control = self._life = None
+        session, watching, life = self._session, self._watching, self._life
+        self._session = self._watching = self._life = None
         self._alive = False
         self._ask_no_more()
         self._reporting = _cancelled(self._reporting)
@@ -667,8 +625,8 @@ class Coordinator:
                 # After a lease, the other members need no report.
                 async with asyncio.timeout(max(self._lease, _LEAVE_WITHIN)):
                     if session.state is SessionState.STARTED:
-                        if life is not None and control is not None:
-                            await self._leave(control)
+                        if life is not None:
+                            await self._leave()
                         await session.close()
         finally:
             session._connection.give_up()
@@ -676,7 +634,7 @@ class Coordinator:
         self._bundle()
         self._resign()
 
-    async def _leave(self, control: Queue) -> None:
+    async def _leave(self) -> None:
         left = self._member.report(self._loop.time(), leaving=True)
         orders = self._answers([*self._taken(), left])
         # The leader itself cannot rely on reading its own report.
@@ -684,10 +642,10 @@ class Coordinator:
         messages: list[Report | Order | Crown] = [left, *orders, *([] if crown is None else [crown])]
         for what in messages:
             properties = self._properties(what, what.who if isinstance(what, Order) else "")
-            await control.post(encoded(what, self._text), properties=properties)
+            await self._control.post(encoded(what, self._text), properties=properties)
         if crown is not None and self._crown is not None:
             self._crown.confirm()
-        await control.close(at_once=True)
+        await self._control.close(at_once=True)
 
     # the candidate
 
@@ -700,7 +658,7 @@ class Coordinator:
             return
         self._ending = _cancelled(self._ending)
         if ask is not None:
-            self._asking = self._start(self._ask(ask))
+            self._asking = self._dispatcher.spawn(self._ask(ask))
         elif candidacy.state in (CandidateState.YIELDED, CandidateState.CANDIDATE, CandidateState.POSTED):
             self._probe(_FIRST_STEP * self._lease)
 
@@ -724,7 +682,6 @@ class Coordinator:
     async def _ask(self, ask: Request) -> None:
         """Change the candidate's subscription, however often the broker refuses."""
         candidate, who = self._candidate, self._member.who
-        assert candidate is not None
         expression = {
             Request.OPEN: f'{FROM} != "{who}"',
             Request.NARROW: f'{FROM} != "{who}" && {FROM} != ""',
@@ -747,7 +704,7 @@ class Coordinator:
 
     async def _catch_up(self) -> None:
         """Handle what the candidate has received so far: a crown may be among the messages."""
-        while self._candidacy.state is not CandidateState.HOLDING and self._candidate is not None:
+        while self._candidacy.state is not CandidateState.HOLDING:
             message = self._candidate.receive_nowait()
             if message is None:
                 return
@@ -757,7 +714,7 @@ class Coordinator:
         """Process a report that arrived before this member leads."""
         if report.who == self._member.who:
             await self._catch_up()
-        self._early[report.who] = report
+        self._keep(report)
         if report.who != self._member.who:
             larger = self._candidacy.heard(report.who) if report.stands else ""
             if larger == self._member.who:
@@ -779,15 +736,20 @@ class Coordinator:
         """Forget the crown and all reports."""
         self._leader.resign()
         self._crown = None
-        self._early = {}
         self._unsent.clear()
         self._taken()
 
+    def _keep(self, report: Report) -> None:
+        """Keep a report that has the full state of its sender, unless a later one is here."""
+        kept = self._reports.get(report.who)
+        if kept is None or kept.seq <= report.seq:
+            self._reports[report.who] = report
+
     def _taken(self) -> list[Report]:
         """Return the reports collected so far, and collect no longer."""
-        reports, self._gathered = self._gathered, []
+        reports, self._reports = self._reports, {}
         self._gathering = _cancelled(self._gathering)
-        return reports
+        return list(reports.values())
 
     async def _crowned(self, message: Message, crown: Crown) -> None:
         if crown.who != self._member.who and (why := self._doubt(crown)):
@@ -803,7 +765,6 @@ class Coordinator:
             if not crown.who and crown.term and crown.members is None:
                 self._leader.deposed = self._member.leader or "a former leader"
                 self._leader.deposed_at = self._silent_at or self._loop.time()
-            assert self._candidate is not None
             self._step(CandidateInput.CROWN)
             self._ask_no_more()
             with contextlib.suppress(Error):
@@ -814,9 +775,8 @@ class Coordinator:
         # primary may deliver the present one again.
         if former is not None and former.guid != message.guid:
             former.confirm()
-        if self._leads:
-            early, self._early = self._early, {}
-            self._send(self._answers([*early.values()]))
+        if self._leads and self._gathering is None:
+            self._send(self._answers(self._taken()))
 
     def _answers(self, reports: list[Report]) -> list[Order]:
         """Process reports; return the last order for each member, which has its full state."""
@@ -826,18 +786,15 @@ class Coordinator:
 
     def _answer(self) -> None:
         """Process the collected reports, as late as messages may be."""
-        reports = self._taken()
-        if self._leads:
-            orders = self._answers(reports)
-            own = [self._member.sent(report.seq) for report in reports if report.who == self._member.who]
-            self._returned = max(self._returned, *own, -math.inf)
-            self._send(orders)
+        self._gathering = None
+        if self._leads:  # no other crown has arrived meanwhile
+            if (own := self._reports.get(self._member.who)) is not None:
+                self._returned = max(self._returned, self._member.sent(own.seq))
+            self._send(self._answers(self._taken()))
             self._tick()
-        else:  # another crown arrived meanwhile
-            self._early.update((report.who, report) for report in reports)
 
     def _reported(self, report: Report) -> None:
-        self._gathered.append(report)
+        self._keep(report)
         if self._gathering is None:
             members = self._leader.known
             pause = min(_GATHER_MOST, self._lease * _GATHER_PART)
@@ -877,36 +834,30 @@ class Coordinator:
         return {TO: to, FROM: "" if isinstance(what, Crown) else self._member.who}
 
     def _post(self, what: Report | Order | Crown, to: str, guid: str | None = None) -> None:
-        control, data = self._control, encoded(what, self._text)
-        if control is None:
-            return
-        properties = self._properties(what, to)
+        data, properties = encoded(what, self._text), self._properties(what, to)
         try:
-            acked = control.post_nowait(data, properties=properties, guid=guid)
+            acked = self._control.post_nowait(data, properties=properties, guid=guid)
         except BufferFull:
             if not self._unsent:
-                self._background(self._send_unsent(control))
+                self._dispatcher.spawn(self._send_unsent())
             self._unsent[type(what), to] = (data, properties, guid)
         except Error as error:
             logger.debug("%s did not post to %s: %s", self._name, self._control_uri, error)
         else:
             acked.add_done_callback(look_at)  # the next report or order repeats the content
 
-    async def _send_unsent(self, control: Queue) -> None:
+    async def _send_unsent(self) -> None:
         """Post the messages without room in turn, until none is left."""
         try:
             while self._unsent:
                 key, message = next(iter(self._unsent.items()))
                 data, properties, guid = message
                 with contextlib.suppress(PostError):
-                    await control.post(data, properties=properties, guid=guid)
+                    await self._control.post(data, properties=properties, guid=guid)
                 if self._unsent.get(key) is message:
                     del self._unsent[key]
         finally:
             self._unsent.clear()
-
-
-_background: set[asyncio.Task[None]] = set()
 
 
 def _cancelled(handle: asyncio.Handle | None) -> asyncio.TimerHandle | None:

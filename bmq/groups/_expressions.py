@@ -67,16 +67,15 @@ def unusable_expressions(key: str | None, buckets: int, expression: ExpressionIn
     return {kind: _joined(text, expression, key) for kind, text in matches.items()}
 
 
-def unselected_expressions(expression: ExpressionInput) -> tuple[list[Expression | None], bool]:
-    """Return the expression for messages outside of the expression, and whether the expression is exact.
+def unselected_expressions(expression: ExpressionInput) -> list[Expression | None]:
+    """Return the expressions for messages outside of the expression; none if these would not be exact.
 
-    An inexact expression matches everything, at a priority below all others: a broker then also sends
-    messages of full buckets.
+    An inexact subscription would take messages of buckets that change hands.
     """
     if expression is None:
-        return [], True
+        return []
     opposite = complement(expression)
-    return opposite.subscriptions(), not opposite.catch_all
+    return [] if opposite.catch_all else opposite.subscriptions()
 
 
 def _joined(match: str, expression: ExpressionInput, key: str | None) -> Expression:

@@ -45,7 +45,7 @@ from bmq.subscriptions import Expression
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.client.consumer import Consumer
+    from bmq.client.keywords import ConsumerLimits
     from bmq.client.queue import Queue
     from bmq.subscriptions import ExpressionInput
 
@@ -174,7 +174,6 @@ class Group:
             )
         control_queue = _checks.optional(_checks.text, "control_queue", control_queue, empty=False)
         self._control_uri = _control_uri(queue.uri, control_queue)
-        self._strays: Strays = strays
         if isinstance(strays, str):
             _checks.one_of("strays", strays, ("hold", "leave"))
         else:
@@ -184,27 +183,21 @@ class Group:
         self.buckets = buckets
         self.member = member or f"{_world.hostname()}-{_world.pid()}-{_world.token_hex(4)}"
         self.weight = weight
-        self._window = max_unconfirmed_messages
+        over = self._ended_without_leaving
         self._dispatcher = Dispatcher(
-            self.member,
-            queue.uri,
-            key,
-            on_assigned,
-            on_revoked,
-            on_event,
-            self._ended_without_leaving,
-            held=not callable(strays),
+            queue, self.member, key, on_assigned, on_revoked, on_event, strays, over
         )
         self._turn = turn_of(asyncio.get_running_loop())
-        self._lanes: list[Lane] = []
         self._bucket_lanes: list[BucketLane] = []
+        # The lanes of the buckets, and of messages in no bucket.
+        self._lanes: list[Lane] = []
         self._stray_lanes: list[StrayLane] = []
-        self._bucket_of: dict[Consumer, int | None] = {}
-        self._subscribe(expression, keyless, max_unconfirmed_bytes)
+        self._subscribe(expression, keyless, max_unconfirmed_messages, max_unconfirmed_bytes)
+        self._bucket_of = {lane.consumer: lane.bucket for lane in self._lanes}
         consumers = [lane.consumer for lane in self._bucket_lanes]
         bundles = Bundles(queue, self._dispatcher, consumers, key, expression)
         self._coordinator = Coordinator(
-            queue, self._control_uri, self.member, weight, lease, self._bucket_lanes, bundles, take_over_after
+            self._dispatcher, self._bucket_lanes, bundles, self._control_uri, weight, lease, take_over_after
         )
         self._own = [lane.consumer for lane in self._all_lanes()]
         self._own.append(self._coordinator.ceiling)
@@ -218,45 +211,32 @@ class Group:
         self._closing: asyncio.Task[None] | None = None
         self._over = False
 
-    def _subscribe(self, wanted: ExpressionInput, keyless: bool, max_bytes: int) -> None:
+    def _subscribe(self, wanted: ExpressionInput, keyless: bool, max_messages: int, max_bytes: int) -> None:
         """Make the consumers; nothing is sent."""
-        queue, key = self.queue, self.key
-
-        def lane(expression: str | Expression, bucket: int | None, kind: str = "") -> None:
-            consumer = queue.subscribe(
-                expression,
-                priority=LOWEST + 2,  # a bucket has another one once it is here
-                max_unconfirmed_messages=self._window,
-                max_unconfirmed_bytes=max_bytes,
-            )
-            if bucket is not None:
-                owned = BucketLane(self._dispatcher, bucket, consumer)
-                self._bucket_lanes.append(owned)
-                self._lanes.append(owned)
-            else:
-                self._lanes.append(Lane(self._dispatcher, consumer, kind))
-            self._bucket_of[consumer] = bucket
-
-        def stray(expression: str | Expression | None, kind: str, priority: int) -> None:
-            if self._strays != "leave":
-                consumer = queue.subscribe(expression, priority=priority, **WIDEST)
-                self._stray_lanes.append(StrayLane(self._dispatcher, consumer, kind, self._strays))
-
+        queue, key, dispatcher = self.queue, self.key, self._dispatcher
+        limits: ConsumerLimits = {
+            "priority": LOWEST + 2,  # a bucket has another one once it is here
+            "max_unconfirmed_messages": max_messages,
+            "max_unconfirmed_bytes": max_bytes,
+        }
         for bucket in range(self.buckets):
-            lane(compiled(bucket_expression(key, self.buckets, bucket, wanted)), bucket)
-        name = key or BUCKET
+            text = compiled(bucket_expression(key, self.buckets, bucket, wanted))
+            self._bucket_lanes.append(BucketLane(dispatcher, bucket, queue.subscribe(text, **limits)))
+        self._lanes += self._bucket_lanes
+        strays: list[tuple[str | Expression | None, str, int]] = []
         in_no_bucket: dict[str, str | Expression] = {"": keyless_expression(key, wanted)}
         in_no_bucket |= unusable_expressions(key, self.buckets, wanted)
         for kind, expression in in_no_bucket.items():
             if keyless:
-                lane(expression, None, kind)
+                self._lanes.append(Lane(dispatcher, queue.subscribe(expression, **limits), kind))
             else:
-                why = f"property {name} is {kind}" if kind else f"property {name} is missing"
-                stray(expression, f"{why}, and keyless is False", LOWEST + 1)
-        rest, exact = unselected_expressions(wanted)
-        # An inexact subscription would take messages of buckets that change hands.
-        for each in rest if exact else ():
-            stray(each, f"expression {str(wanted)!r} does not match", LOWEST)
+                why = f"property {key or BUCKET} is {kind or 'missing'}, and keyless is False"
+                strays.append((expression, why, LOWEST + 1))
+        unmatched = f"expression {str(wanted)!r} does not match"
+        strays += [(each, unmatched, LOWEST) for each in unselected_expressions(wanted)]
+        for each, why, priority in strays if dispatcher.strays != "leave" else ():
+            consumer = queue.subscribe(each, priority=priority, **WIDEST)
+            self._stray_lanes.append(StrayLane(dispatcher, consumer, why))
 
     def _all_lanes(self) -> list[Lane | StrayLane]:
         return [*self._lanes, *self._stray_lanes]
@@ -291,12 +271,12 @@ class Group:
     def stats(self) -> GroupStats:
         """Return a snapshot: the member's buckets, and its messages by state."""
         lanes, coordinator = self._lanes, self._coordinator
-        in_hand = sum(lane.in_hand for lane in lanes)
+        in_hand = sum(lane.in_hand for lane in lanes)  # first: brings the numbers of done messages up to date
         return GroupStats(
             buckets=self.buckets,
             owned=len(self.owned),
             settled=self._joined and self.queue.state not in DISCONNECTED and coordinator.settled,
-            waiting=sum(lane.waiting for lane in lanes),
+            waiting=sum(lane.consumer.buffered for lane in lanes),
             in_hand=in_hand,
             handed_out=sum(lane.handed_out for lane in lanes),
             done=sum(lane.done for lane in lanes),
@@ -305,7 +285,7 @@ class Group:
             strays_held=sum(lane.held for lane in self._stray_lanes),
             strays_handled=sum(lane.handled for lane in self._stray_lanes),
             behind=coordinator.behind,
-            silent=coordinator.silent,
+            silent=len(coordinator._leader.silent()),
             granted=coordinator.granted,
         )
 
@@ -445,7 +425,7 @@ class Group:
             try:
                 await self._join()
             except asyncio.CancelledError:
-                if not self._joiners and not self._dispatcher.awaited:
+                if not self._joiners and not self._dispatcher.receivers:
                     self._undo_join()
                 raise
         return self
@@ -543,7 +523,7 @@ class Group:
             Exception: raised by ``on_revoked``.
         """
         running, self._running = self._running, []
-        self._dispatcher.withdraw_all()
+        self._dispatcher.ready.clear()
         self._lose_all(Reason.LEFT)
         for task in running:
             task.cancel()
@@ -584,7 +564,7 @@ class Group:
         """
         if self._closing is None:
             self._over = True
-            self._dispatcher.withdraw_all()
+            self._dispatcher.ready.clear()
             self._dispatcher.wake()
             if self._joining is not None:
                 self._joining.cancel()

@@ -33,6 +33,7 @@ from bmq.protocol.client.queue import QueueState
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.message import Message
+    from bmq.client.queue import Queue
     from bmq.groups._coordinator import Coordinator
 
 __all__ = [
@@ -89,77 +90,67 @@ class Dispatcher:
     """Hands out the messages of a member's lanes, and reports to the application and the log.
 
     Args:
+        queue: the queue of the group.
         name: name of the member.
-        uri: the queue's URI.
         key: the property with the key; None for the property ``bmq_bucket``.
         on_assigned: called with a gained bucket.
         on_revoked: called with a lost bucket.
         on_event: called with every event; errors of the function are logged.
+        strays: the policy for strays.
         ended: called with the error when a lane ends because the queue or the session was closed.
-        held: whether strays are held, not passed to a function.
 
     Attributes:
-        on_assigned: see above.
-        on_revoked: see above.
-        ended: see above.
+        queue, name, on_assigned, on_revoked, strays, ended: see above.
         error: the error that ended the group.
         unusable: messages handed out with a key in no bucket, by the kind of key.
+        ready: the lanes that may have a message.
+        receivers: the receivers that wait.
     """
 
     def __init__(
         self,
+        queue: Queue,
         name: str,
-        uri: str,
         key: str | None,
         on_assigned: Hook | None,
         on_revoked: Hook | None,
         on_event: Callable[[GroupEvent], None] | None,
+        strays: Strays,
         ended: Callable[[Error], None],
-        *,
-        held: bool,
     ) -> None:
+        self.queue = queue
+        self.name = name
         self.on_assigned = on_assigned
         self.on_revoked = on_revoked
+        self.strays: Strays = strays
         self.ended = ended
         self.error: BaseException | None = None
         self.unusable: Counter[str] = Counter()
-        self._name = name
-        self._uri = uri
+        self.ready: deque[Lane] = deque()
+        self.receivers = WaitingLine()
         self._key = key
         self._on_event = on_event
-        self._held = held
         self._log = LogLimit(logger)
         self._warned = False
-        self._ready: deque[Lane] = deque()
         self._left_of_turn = _TURN
-        self._waiters = WaitingLine()
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     # ready lanes
 
-    @property
-    def ready(self) -> bool:
-        """Whether a lane may have a message."""
-        return bool(self._ready)
-
     def offer(self, lane: Lane) -> None:
         """Hand out the messages of a lane, until the lane has none."""
-        self._ready.append(lane)
+        self.ready.append(lane)
         self.wake()
 
     def withdraw(self, lane: Lane) -> None:
         """Stop handing out the lane's messages until the lane is ready again."""
-        if lane in self._ready:
-            self._ready.remove(lane)
+        if lane in self.ready:
+            self.ready.remove(lane)
             self._left_of_turn = _TURN
-
-    def withdraw_all(self) -> None:
-        """Stop handing out messages."""
-        self._ready.clear()
 
     def take(self) -> Message | None:
         """Return the next message: of one bucket in order, of all buckets in turn."""
-        ready = self._ready
+        ready = self.ready
         while ready:
             message = ready[0].take()
             if message is None:
@@ -175,23 +166,18 @@ class Dispatcher:
 
     # receivers
 
-    @property
-    def awaited(self) -> bool:
-        """Whether a receiver waits."""
-        return len(self._waiters) > 0
-
     async def wait(self) -> None:
         """Wait until :meth:`wake` is called."""
-        waiter = self._waiters.join()
+        waiter = self.receivers.join()
         try:
             await waiter
         finally:
-            if self._waiters.leave(waiter) and self._ready:
+            if self.receivers.leave(waiter) and self.ready:
                 self.wake()  # the wake-up may be for the next caller
 
     def wake(self) -> None:
         """Wake all receivers."""
-        self._waiters.wake(len(self._waiters))
+        self.receivers.wake(len(self.receivers))
 
     # tasks
 
@@ -223,12 +209,12 @@ class Dispatcher:
                 "bucket %d of %s has %d messages unconfirmed, beside max_unconfirmed_messages=%d: handle "
                 "them faster, or raise max_unconfirmed_messages. This is logged once",
                 event.bucket,
-                self._uri,
+                self.queue.uri,
                 event.unconfirmed,
                 event.window,
             )
         elif isinstance(event, Lost):
-            logger.debug("%s has lost bucket %d: %s", self._name, event.bucket, event.reason.value)
+            logger.debug("%s has lost bucket %d: %s", self.name, event.bucket, event.reason.value)
         if self._on_event is not None:
             try:
                 self._on_event(event)
@@ -242,7 +228,7 @@ class Dispatcher:
             ("unusable", kind),
             "a message of %s has a key without a bucket: property %s is %s, and keys are integers%s. The "
             "message is delivered without a bucket; check its producer",
-            self._uri,
+            self.queue.uri,
             self._key or BUCKET,
             kind,
             " from 0 on, set by post(..., key=...)" if self._key is None else "",
@@ -255,11 +241,11 @@ class Dispatcher:
             "a message of %s is not delivered by this member of the group: %s. %s. Either the producer is "
             "wrong, or the members differ: all members need the same key, buckets, expression and "
             "keyless; bmq explain shows their subscriptions",
-            self._uri,
+            self.queue.uri,
             kind,
-            "This member holds the message until it leaves"
-            if self._held
-            else "The function strays receives it",
+            "The function strays receives it"
+            if callable(self.strays)
+            else "This member holds the message until it leaves",
         )
 
     def note_stray_failed(self, error: Exception) -> None:
@@ -269,7 +255,7 @@ class Dispatcher:
             ("failed", type(error)),
             "the function strays of the group of %s failed, and the message is held until this member "
             "leaves: %r",
-            self._uri,
+            self.queue.uri,
             error,
         )
 
@@ -287,10 +273,13 @@ class Lane:
 
     Attributes:
         consumer: see above.
+        bucket: number of the bucket; None for messages in no bucket.
         handed_out: messages taken by the application.
         done: messages handed out and confirmed, as of the last look at :attr:`in_hand`.
         given_back: messages handed out and unconfirmed at the end of the connection or the membership.
     """
+
+    bucket: int | None = None
 
     def __init__(self, dispatcher: Dispatcher, consumer: Consumer, kind: str = "") -> None:
         self.consumer = consumer
@@ -301,11 +290,6 @@ class Lane:
         # Messages handed out, also confirmed ones until the next look.
         self._taken: list[Message] = []
         self._sweep_at = _SOME
-
-    @property
-    def waiting(self) -> int:
-        """How many messages wait for the application."""
-        return self.consumer.buffered
 
     @property
     def in_hand(self) -> int:
@@ -367,6 +351,7 @@ class BucketLane(Lane):
         coordinator: the member's coordinator, set before the lane runs.
     """
 
+    bucket: int
     coordinator: Coordinator
 
     def __init__(self, dispatcher: Dispatcher, bucket: int, consumer: Consumer) -> None:
@@ -375,7 +360,7 @@ class BucketLane(Lane):
         self._window = consumer.options.max_unconfirmed_messages
         self._full = False
         self._loaded = False
-        # Messages received before the window was opened: only later messages count as arrivals.
+        # Messages received before the window was opened, until a later one has arrived.
         self._before = math.inf
         self._allowed = asyncio.Event()
         self._effects: asyncio.Queue[Effect] = asyncio.Queue()
@@ -387,7 +372,8 @@ class BucketLane(Lane):
         return self._loaded and self.coordinator.hands_out(self.bucket)
 
     async def _may_hand_out(self) -> bool:
-        if not self.coordinator.alone(self.bucket) and self.consumer.stats().received > self._before:
+        if self._before < math.inf and self.consumer.stats().received > self._before:
+            self._before = math.inf
             self.coordinator.arrived(self.bucket)
         if not self.owned:
             self._allowed.clear()
@@ -402,7 +388,8 @@ class BucketLane(Lane):
             return
         nearly = _NEARLY * self._window
         # The length of the list is at least the number in hand, and is found without a look at each message.
-        if self.waiting + len(self._taken) < nearly or (unconfirmed := self.waiting + self.in_hand) < nearly:
+        waiting = self.consumer.buffered
+        if waiting + len(self._taken) < nearly or (unconfirmed := waiting + self.in_hand) < nearly:
             self._full = False
         elif not self._full:
             self._full = True
@@ -419,10 +406,6 @@ class BucketLane(Lane):
         """Look again: the lease was renewed."""
         if self.owned:
             self._allowed.set()
-
-    def fail(self, error: BaseException) -> None:
-        """End the group with an error."""
-        self._dispatcher.fail(error)
 
     def lose(self, reason: Reason) -> None:
         """Forget the messages at the end of the connection or the membership."""
@@ -466,7 +449,7 @@ class BucketLane(Lane):
         elif effect.do is Action.SHUT:
             await self.coordinator.bundles.without(self.bucket)
             await self._repeat(effect, partial(self.consumer.configure, max_unconfirmed_messages=0))
-            while self.waiting or self.in_hand:  # noqa: ASYNC110 - a confirmation is no event
+            while self.consumer.buffered or self.in_hand:  # noqa: ASYNC110 - a confirmation is no event
                 await asyncio.sleep(_LOOK_EVERY)
             await self._put_down(Reason.MOVED)
             self.coordinator.done(effect, AssignmentInput.DRAINED)
@@ -541,7 +524,6 @@ class StrayLane:
         dispatcher: reports strays.
         consumer: the subscription.
         kind: the reason why the messages are strays, for people.
-        policy: the policy for strays.
 
     Attributes:
         consumer: see above.
@@ -549,13 +531,12 @@ class StrayLane:
         handled: strays that the application's function has handled.
     """
 
-    def __init__(self, dispatcher: Dispatcher, consumer: Consumer, kind: str, policy: Strays) -> None:
+    def __init__(self, dispatcher: Dispatcher, consumer: Consumer, kind: str) -> None:
         self.consumer = consumer
         self.held = 0
         self.handled = 0
         self._dispatcher = dispatcher
         self._kind = kind
-        self._policy = policy
 
     async def run(self) -> None:
         """Take strays until the consumer is closed."""
@@ -575,10 +556,11 @@ class StrayLane:
             await asyncio.sleep(0)
 
     async def _take(self, message: Message) -> None:
+        policy = self._dispatcher.strays
         self._dispatcher.note_stray(self._kind)
-        if callable(self._policy):
+        if callable(policy):
             try:
-                done = self._policy(message)
+                done = policy(message)
                 if done is not None:
                     await done
             except Exception as error:

@@ -161,8 +161,16 @@ class Effect(NamedTuple):
     raised: bool = False
 
 
-class _Message(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=str.lower):
-    """A message of the control queue: types and ranges are checked when a message is read."""
+class _Message(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag=str.lower):
+    """A message of the control queue: types and ranges are checked when a message is read.
+
+    Attributes:
+        group: the expression of the sender's first bucket, equal in all members; "" before it is sent.
+        time: when the message was sent, by the sender's clock; 0 before.
+    """
+
+    group: str = ""
+    time: float = 0.0
 
 
 class Report(_Message, frozen=True):
@@ -327,12 +335,8 @@ class Member:
     def __init__(
         self, who: str, weight: float = 1.0, lease: float = 5.0, take_over: float | None = None
     ) -> None:
-        self.who = who
         self.assignments: dict[int, Assignment] = {}
-        self.lease_until = float("-inf")
-        self.seen = (0, 0)
-        self.seq = 0
-        self.leader = self._was = ""
+        self._was = ""
         self._weight = weight
         self._lease = lease
         self._take_over = take_over
@@ -340,6 +344,14 @@ class Member:
         # no leader has reserved (0 if unknown); and the highest term.
         self._fence = 1
         self._limit = self._term = 0
+        self._begin(who)
+
+    def _begin(self, who: str) -> None:
+        self.who = who
+        self.seen = (0, 0)
+        self.leader = ""
+        self.lease_until = float("-inf")
+        self.seq = 0
         # When the unanswered reports were sent, by number.
         self._sent: dict[int, float] = {}
 
@@ -435,12 +447,8 @@ class Member:
     def lost(self, who: str) -> list[Effect]:
         """Forget all buckets after the loss of the connection; the next connection has a new name."""
         effects = [effect for bucket in sorted(self.assignments) for effect in self._fire(bucket, _I.LOST)]
-        self._was, self.who = self.who, who
-        self.seen = (0, 0)
-        self.leader = ""
-        self.lease_until = float("-inf")
-        self.seq = 0
-        self._sent = {}
+        self._was = self.who
+        self._begin(who)
         return effects
 
     def first_crown(self, fence: int, limit: int = 1, *, lost: bool = False) -> Crown:
@@ -681,13 +689,12 @@ class Leader:
         self._in_turn = nested(buckets)
         self._lease = lease
         self.limit = 1
-        self._number = 0
         self.awaited: frozenset[str] | None = None
         self.until = 0.0
-        self._who = self.deposed = self.former = ""
+        self._who = self.former = ""
         self.deposed_at = 0.0
         self._take_over = take_over
-        self._forget()
+        self.resign()
 
     # the crown
 

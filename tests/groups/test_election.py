@@ -70,6 +70,13 @@ class _Subscription:
         await _Pause()
 
 
+class _Dispatcher:
+    """Runs no task: the requests are recorded."""
+
+    def spawn(self, work: object) -> None:
+        assert work is None
+
+
 class _Message:
     def __init__(self, node: Node, what: Report | Order | Crown, *, redelivered: bool = False) -> None:
         self.data = encoded(what, TEXT)
@@ -102,13 +109,11 @@ class Node(Coordinator):
         self._log = LogLimit(logging.getLogger("bmq.groups"))
         self._candidacy = Candidate(who)
         self._asking = self._ending = self._gathering = self._reporting = self._life = None
-        self._early, self._unsent, self._gathered = {}, {}, []
+        self._unsent, self._reports = {}, {}
+        self._dispatcher: Any = _Dispatcher()
         self._candidate: Any = _Subscription(self)
         self.sent: list[tuple[str, Any]] = []
         self.claiming: Coroutine[Any, Any, None] | None = None
-
-    def _start(self, work: object) -> Any:
-        assert work is None
 
     def _ask(self, ask: Request) -> Any:
         self.sent.append(("set", ask))
