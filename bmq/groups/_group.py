@@ -476,8 +476,7 @@ class Group:
             results[-1].add_note(_CONTROL_NOTE.format(self._control_uri))
         errors = [result for result in results if isinstance(result, BaseException)]
         if errors:
-            await self._pause_all()
-            await coordinator.close()
+            await self._end()
             raise errors[0]
         # No wait from here on: this member has either joined or not.
         self._joined = True
@@ -504,20 +503,14 @@ class Group:
         if joining is not None:
             await asyncio.wait((joining,))
             self._joined = False
-        await self._stop_serving()
-        await self._pause_all()
-        await self._coordinator.close()
+        await self._end()
 
     def _undone(self, undoing: asyncio.Task[None]) -> None:
         _undoing.pop(self.queue, None)
         look_at(undoing)  # the next join gets the error
 
-    async def _pause_all(self) -> None:
-        """Withdraw the subscriptions; waiting messages return to the queue."""
-        await asyncio.gather(*(consumer.pause() for consumer in self._own), return_exceptions=True)
-
-    async def _stop_serving(self) -> None:
-        """End the member's tasks; ``on_revoked`` is called for each loaded bucket.
+    async def _end(self) -> None:
+        """End the membership, or a join that failed; ``on_revoked`` is called for each loaded bucket.
 
         Raises:
             Exception: raised by ``on_revoked``.
@@ -527,10 +520,16 @@ class Group:
         self._lose_all(Reason.LEFT)
         for task in running:
             task.cancel()
-        if running:
-            await asyncio.wait(running)
-        for lane in self._bucket_lanes:
-            await lane.finish()
+        try:
+            if running:
+                await asyncio.wait(running)
+            for lane in self._bucket_lanes:
+                await lane.finish()
+        finally:
+            # If the queue is open, its waiting messages return to the queue. A member without subscriptions
+            # must not lead the others.
+            await asyncio.gather(*(each.pause() for each in self._own), return_exceptions=True)
+            await self._coordinator.close()
 
     def _ended_without_leaving(self, error: Error) -> None:
         """End the membership after the queue or the session was closed."""
@@ -541,13 +540,6 @@ class Group:
         self._stopping = asyncio.get_running_loop().create_task(self._end())
         self._stopping.add_done_callback(look_at)
         self._dispatcher.wake()
-
-    async def _end(self) -> None:
-        """End the membership; a member without its queue must not lead the others."""
-        try:
-            await self._stop_serving()
-        finally:
-            await self._coordinator.close()
 
     async def close(self) -> None:
         """Leave the group, and close the queue.
