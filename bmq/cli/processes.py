@@ -31,10 +31,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, nullcontext, suppress
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -79,6 +79,7 @@ _ORDERLY: Final = frozenset(
     {ExitStatus.OK, ExitStatus.INTERRUPTED, ExitStatus.TERMINATED, *(-each for each in _SIGNALS)}
 )
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{?)")
+_ABOUT: Final = re.compile(r"#\s+(?:HELP|TYPE)\s+(\S+)")
 
 # Status and body of a page; None from a process that does not answer.
 _Answer = tuple[int, bytes] | None
@@ -194,12 +195,15 @@ async def _get(uri: str, path: str) -> _Answer:
         return None
 
 
-class _State(Enum):
+class _State(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     STOPPING = "stopping"
     WAITING = "waiting"
     FINISHED = "finished"
+
+
+_AWAKE: Final = (_State.STARTING, _State.RUNNING)
 
 
 class _Process:
@@ -211,7 +215,6 @@ class _Process:
         since: start of the state, in UTC.
         child: present process, or the last one.
         hello: first line of the present process; None before the line.
-        begun: whether the app of the present process has started.
         settled: set while no process is starting or stopping.
         failures: failures in a row.
         why: reason of the latest failure.
@@ -225,7 +228,6 @@ class _Process:
         self.since = _world.now()
         self.child: asyncio.subprocess.Process | None = None
         self.hello: _Hello | None = None
-        self.begun = False
         self.failures = self.restarts = 0
         self.why = ""
         self.recycled = asyncio.Event()
@@ -238,23 +240,17 @@ class _Process:
 
     def enter(self, state: _State) -> None:
         """Change the state."""
-        if state is not self.state:
-            self.state, self.since = state, _world.now()
+        self.state, self.since = state, _world.now()
         if state in (_State.STARTING, _State.STOPPING):
             self.settled.clear()
         else:
             self.settled.set()
 
-    @property
-    def alive(self) -> asyncio.subprocess.Process | None:
-        """The process, until its end."""
-        return self.child if self.child is not None and self.child.returncode is None else None
-
     def signal(self, number: int) -> None:
         """Send a signal; no effect after the end."""
-        if self.alive is not None:
+        if self.child is not None and self.child.returncode is None:
             with suppress(ProcessLookupError):
-                self.alive.send_signal(number)
+                self.child.send_signal(number)
 
     async def ask(self, path: str) -> _Answer:
         """Ask the process about a page."""
@@ -270,7 +266,7 @@ class _Process:
         condition: dict[str, Any] = {
             "process": self.number,
             "pid": self.child.pid if self.child is not None else None,
-            "state": self.state.value,
+            "state": self.state,
             "restarts": self.restarts,
             "ready": self.state is _State.FINISHED,
             "degraded": False,
@@ -278,15 +274,14 @@ class _Process:
             **dict.fromkeys(AGES),
             "troubles": [],
         }
-        if answer not in (None, _UNASKED) and self.state in (_State.STARTING, _State.RUNNING):
+        if answer not in (None, _UNASKED) and self.state in _AWAKE:
             condition |= json.loads(answer[1])
         elif self.state is not _State.FINISHED:
-            what = {
-                _State.STARTING: "the process is starting",
-                _State.RUNNING: "the process does not answer",
-                _State.STOPPING: "the process is stopping",
-                _State.WAITING: f"{self.why}; waiting before a restart",
-            }[self.state]
+            what = f"the process is {self.state}"
+            if self.state is _State.RUNNING:
+                what = "the process does not answer"
+            elif self.state is _State.WAITING:
+                what = f"{self.why}; waiting before a restart"
             condition["troubles"] = [{"what": what, "since": since}]
         return condition
 
@@ -327,27 +322,22 @@ class Supervisor:
         *,
         health: tuple[str, int] | None = None,
         changes: AsyncIterator[Path] | None = None,
-        pauses: Pauses | None = None,
+        pauses: Pauses = Pauses(),
     ) -> None:
         flags: Callable[[], list[str]] = getattr(subprocess, "_args_from_interpreter_flags")  # noqa: B009
         self._command = [sys.executable, *flags(), *command]
-        self._health = health
         self._changes = changes
-        self._pauses = pauses or Pauses()
+        self._pauses = pauses
         self._processes = [_Process(number) for number in range(1, processes + 1)]
         self._served: dict[int, tuple[str, int]] = {} if health is None else {0: health}
         self._serving = AsyncExitStack()
         # Restarts of all processes, one after another.
         self._rolling: asyncio.Task[None] | None = None
         # Signals so far: with the first one the processes stop.
-        self._signals = 0
-        self._first: signal.Signals | None = None
+        self._signals: list[int] = []
         # Whether a process has started its app, in the supervisor's life.
         self._proven = False
         self._status: int = ExitStatus.OK
-
-    def _stopping(self) -> bool:
-        return self._signals > 0
 
     async def run(self) -> int:
         """Run the processes until a signal, or until all have finished.
@@ -360,37 +350,30 @@ class Supervisor:
         Raises:
             HealthAddressError: the health address cannot be used.
         """
-        with self._on_signals():
-            async with self._serving:
-                try:
-                    if self._health is not None:
-                        await self._serve(0, self._health)
-                    reloading = asyncio.create_task(self._reload())
-                    try:
-                        await asyncio.gather(*(self._keep(process) for process in self._processes))
-                    finally:
-                        beside = [task for task in (reloading, self._rolling) if task is not None]
-                        for task in beside:
-                            task.cancel()
-                        await asyncio.wait(beside)
-                    return self._status
-                finally:
-                    self._kill()
+        async with self._serving:
+            self._listen_to_signals()
+            self._serving.callback(self._kill)
+            for probe, address in self._served.items():
+                await self._serve(probe, address)
+            reloading = asyncio.create_task(self._reload())
+            try:
+                await asyncio.gather(*map(self._keep, self._processes))
+            finally:
+                beside = [task for task in (reloading, self._rolling) if task is not None]
+                for task in beside:
+                    task.cancel()
+                await asyncio.wait(beside)
+            return self._status
 
-    @contextmanager
-    def _on_signals(self) -> Generator[None]:
-        """Pass signals on to the processes."""
+    def _listen_to_signals(self) -> None:
+        """Pass signals on to the processes, until the end of the run."""
         loop = asyncio.get_running_loop()
-        try:
-            for number in _SIGNALS:
-                loop.add_signal_handler(number, self._stop, number)
-            if signal.getsignal(_HANG_UP) is not signal.SIG_IGN:  # ignored under nohup
-                handler = self._stop if _has_terminal() else self._hang_up
-                loop.add_signal_handler(_HANG_UP, handler, _HANG_UP)
-            yield
-        finally:
-            for each in (*_SIGNALS, _HANG_UP):
-                loop.remove_signal_handler(each)
+        handlers: dict[int, Callable[[int], None]] = dict.fromkeys(_SIGNALS, self._stop)
+        if signal.getsignal(_HANG_UP) is not signal.SIG_IGN:  # ignored under nohup
+            handlers[_HANG_UP] = self._stop if _has_terminal() else self._hang_up
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler, number)
+            self._serving.callback(loop.remove_signal_handler, number)
 
     def _kill(self) -> None:
         for process in self._processes:
@@ -405,41 +388,31 @@ class Supervisor:
 
     async def _keep(self, process: _Process) -> None:
         """Run a process, again and again."""
-        while not self._stopping():
+        while not self._signals:
             process.recycled.clear()
             began = _world.monotonic()
             status = await self._run_one(process)
-            if self._stopping():
+            if self._signals:
                 self._note_end(process, status)
-                return
-            if process.recycled.is_set():
-                process.restarts += 1
-                continue
-            if status == ExitStatus.OK:
-                logger.info("%s has finished", process.name)
-                process.enter(_State.FINISHED)
                 return
             if _world.monotonic() - began >= self._pauses.stable:
                 process.failures = 0
-            if status is not None:
-                process.why = f"{process.name} {_ended(status)}"
-            if status in _ORDERLY and process.begun:
-                logger.info("%s; restarting now", process.why)  # an operator has stopped the process
-                process.restarts += 1
-                continue
-            process.failures += 1
-            if not self._proven and self._changes is None and all(each.failures for each in self._processes):
-                logger.error("%s; no process could start, giving up", process.why)
-                self._fail(status if status is not None and status > 0 else ExitStatus.FAILED)
+            if process.recycled.is_set():
+                pass
+            elif status == ExitStatus.OK:
+                logger.info("%s has finished", process.name)
+                process.enter(_State.FINISHED)
                 return
-            await self._pause(process)
+            elif status in _ORDERLY and process.state is _State.RUNNING:
+                logger.info("%s; restarting now", process.why)  # an operator has stopped the process
+            else:
+                await self._pause(process, status)
             process.restarts += 1
 
-    async def _run_one(self, process: _Process) -> int | None:
-        """Run a process, and return its exit status; None if it cannot be started."""
+    async def _run_one(self, process: _Process) -> int:
+        """Run a process, and return its exit status; FAILED if it cannot be started."""
         process.enter(_State.STARTING)
         process.child = process.hello = None
-        process.begun = False
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -450,14 +423,15 @@ class Supervisor:
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                 )
-            except BaseException as error:
-                ours.close()  # after a cancellation, this stops a process that has started
-                if not isinstance(error, OSError):
-                    raise
+            except OSError as error:
+                ours.close()
                 process.why = f"process {process.number} cannot be started: {error}"
-                return None
+                return ExitStatus.FAILED
+            except BaseException:
+                ours.close()  # this stops a process that has started
+                raise
         process.child = child
-        if self._stopping():  # while the process was being started
+        if self._signals:  # while the process was being started
             self._end_process(process, signal.SIGTERM)
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         listening = asyncio.create_task(self._listen(process, reader), name=f"listen to {child.pid}")
@@ -468,6 +442,7 @@ class Supervisor:
         finally:
             listening.cancel()
             writer.close()
+        process.why = f"{process.name} {_ended(status)}"
         return status
 
     async def _listen(self, process: _Process, reader: asyncio.StreamReader) -> None:
@@ -476,32 +451,34 @@ class Supervisor:
             process.hello = msgspec.json.decode(hello, type=_Hello)
             await self._serve_app(process, process.hello.addresses)
         if await reader.readline():
-            process.begun = self._proven = True
+            self._proven = True
             if process.state is _State.STARTING:
                 process.enter(_State.RUNNING)
                 logger.info("%s is ready and receives messages", process.name)
 
-    async def _pause(self, process: _Process) -> None:
-        """Wait before a restart."""
+    async def _pause(self, process: _Process, status: int) -> None:
+        """Wait before the restart of a process that has failed; give up if no process can start."""
         pauses = self._pauses
-        pause: float | None = None
+        process.failures += 1
         if self._changes is not None:
+            pause = None
             logger.warning("%s; waiting for a change", process.why)
+        elif not self._proven and all(each.failures for each in self._processes):
+            logger.error("%s; no process could start, giving up", process.why)
+            self._fail(status if status > 0 else ExitStatus.FAILED)
+            return
         else:
-            pause = (
-                backoff(process.failures - 1, pauses.first, pauses.longest) if process.failures > 1 else 0.0
-            )
+            again = process.failures - 1
+            pause = backoff(again, pauses.first, pauses.longest) if again else 0.0
             logger.warning("%s; restarting %s", process.why, f"in {pause:g} s" if pause else "now")
         process.enter(_State.WAITING)
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await process.recycled.wait()
-        except TimeoutError:
-            pass
 
-    def _note_end(self, process: _Process, status: int | None) -> None:
+    def _note_end(self, process: _Process, status: int) -> None:
         """Take the exit status of a process after a request to stop."""
-        if status is None or status in _ORDERLY or self._signals > _REQUESTS:
+        if status in _ORDERLY or len(self._signals) > _REQUESTS:
             return
         logger.warning("%s, in the shutdown: %s", process.name, _ended(status))
         status = status if status > 0 else ExitStatus.FAILED
@@ -510,8 +487,8 @@ class Supervisor:
     def _end_process(self, process: _Process, number: int) -> None:
         """Ask a process to stop, or end the pause before its start."""
         process.recycled.set()
-        child = process.alive
-        if child is not None:
+        child = process.child
+        if child is not None and child.returncode is None:
             process.enter(_State.STOPPING)
             process.signal(number)
             delay = self._pauses.forced + (_GRACE if process.hello is None else process.hello.grace)
@@ -527,20 +504,19 @@ class Supervisor:
         An app handles SIGTERM and SIGINT alike. The second signal has the other number: a process that has
         not yet handled the first signal would receive two equal signals as one.
         """
-        self._signals += 1
-        if self._signals > _REQUESTS:
+        self._signals.append(number)
+        if len(self._signals) > _REQUESTS:
             self._status = 128 + number
             self._kill()
             return
-        if self._first is None:
-            self._first = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
-        other = signal.SIGTERM if self._first == signal.SIGINT else signal.SIGINT
+        interrupted = self._signals[0] == signal.SIGINT
+        passed = signal.SIGINT if interrupted is (len(self._signals) == 1) else signal.SIGTERM
         for process in self._processes:
-            self._end_process(process, self._first if self._signals == 1 else other)
+            self._end_process(process, passed)
 
     def _hang_up(self, number: int) -> None:
         """Restart the processes, each after the start of the previous process."""
-        if not self._stopping() and (self._rolling is None or self._rolling.done()):
+        if not self._signals and (self._rolling is None or self._rolling.done()):
             self._rolling = asyncio.create_task(self._roll())
 
     async def _roll(self) -> None:
@@ -574,7 +550,7 @@ class Supervisor:
                     await self._serve(probe, address)
                 except HealthAddressError as error:
                     logger.error("%s", error)  # noqa: TRY400 - no traceback
-                    if not self._stopping():
+                    if not self._signals:
                         self._fail(ExitStatus.FAILED)
             elif self._served[probe] != address:
                 logger.warning(
@@ -596,8 +572,7 @@ class Supervisor:
         return pages[path](list(zip(self._processes, answers, strict=True)))
 
     def _livez(self, answers: list[tuple[_Process, _Answer]]) -> Page:
-        awake = (_State.STARTING, _State.RUNNING)
-        silent = [process.number for process, answer in answers if answer is None and process.state in awake]
+        silent = [each.number for each, answer in answers if answer is None and each.state in _AWAKE]
         if not silent:
             return HTTPStatus.OK, "alive\n", TEXT_TYPE
         lines = "".join(f"process {number} does not answer\n" for number in silent)
@@ -630,7 +605,7 @@ class Supervisor:
         lines = [
             "# HELP bmq_processes Processes by state",
             "# TYPE bmq_processes gauge",
-            *(f'bmq_processes{{state="{state.value}"}} {states.count(state)}' for state in _State),
+            *(f'bmq_processes{{state="{state}"}} {states.count(state)}' for state in _State),
             f"# HELP {restarts} Restarts of a process",
             f"# TYPE {restarts} counter",
             *(f'{restarts}{{process="{each.number}"}} {each.restarts}' for each in self._processes),
@@ -638,18 +613,16 @@ class Supervisor:
         # The lines of a metric, with its help and type once: Prometheus wants them together.
         families: dict[str, dict[str, None]] = {}
         for process, answer in answers:
-            if answer is None or answer[0] != HTTPStatus.OK:
-                continue
+            body = answer[1] if answer is not None and answer[0] == HTTPStatus.OK else b""
             family = ""
-            for line in answer[1].decode("utf-8", "replace").splitlines():
-                words = line.split(None, 3)
-                if line.startswith("#") and len(words) > 2 and words[1] in ("HELP", "TYPE"):
-                    family = words[2]
+            for line in body.decode("utf-8", "replace").splitlines():
+                if about := _ABOUT.match(line):
+                    family = about[1]
                 elif sample := _SAMPLE.match(line):
-                    family = family if family and sample[1].startswith(family) else sample[1]
-                    label = f'process="{process.number}"'
-                    rest = line[sample.end() :]
-                    line = f"{sample[1]}{{{label}{',' if sample[2] else '}'}{rest}"
+                    name, more = sample.groups()
+                    family = family if family and name.startswith(family) else name
+                    label = f'process="{process.number}"{"," if more else "}"}'
+                    line = f"{name}{{{label}{line[sample.end() :]}"
                 else:
                     continue  # a comment, or no line of the format
                 families.setdefault(family, {})[line] = None
@@ -659,7 +632,7 @@ class Supervisor:
 
 def _force(process: _Process, child: asyncio.subprocess.Process, delay: float) -> None:
     """Kill a process that has not stopped in time."""
-    if process.alive is child:
+    if child.returncode is None:
         logger.warning("%s has not ended within %g s, and is killed", process.name, delay)
         process.signal(signal.SIGKILL)
 
@@ -667,10 +640,8 @@ def _force(process: _Process, child: asyncio.subprocess.Process, delay: float) -
 def _ended(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
-    try:
-        return f"was ended by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was ended by signal {-status}"
+    names = {each.value: each.name for each in signal.Signals}
+    return f"was ended by {names.get(-status, f'signal {-status}')}"
 
 
 def _has_terminal() -> bool:
