@@ -22,7 +22,7 @@ from bmq.cli.target import (
     edit_contexts,
     given_password,
     read_contexts,
-    target_of,
+    tls_of,
     why_no_keyring,
 )
 from bmq.cli.verb import verb
@@ -36,10 +36,6 @@ FIELDS: Final = (
 _COLUMNS: Final = ("name", "address", "domain", "user", "password")
 _LEGAL: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _NAME = Annotated[str, argument("NAME", "Name of the context.", autocompletion=complete_contexts)]
-_SOME_NAME = Annotated[
-    str | None,
-    argument("[NAME]", "Name of the context; by default the one in use.", autocompletion=complete_contexts),
-]
 
 
 @verb("contexts list", broker=False)
@@ -98,15 +94,24 @@ def _place(entry: Context) -> str | None:
 
 
 @verb("contexts show", broker=False)
-def show(name: _SOME_NAME = None, output: OUTPUT = Form.TABLE) -> None:
+def show(
+    name: str | None = argument(
+        "[NAME]", "Name of the context; by default the one in use.", None, autocompletion=complete_contexts
+    ),
+    output: OUTPUT = Form.TABLE,
+) -> None:
     """Show one context, without its password.
 
     [bold]Examples[/]
 
     $ bmq contexts show prod
     """
-    found, entry, current = _existing(name)
-    record = _record(found, entry, current)
+    contexts = read_contexts()
+    current = os.environ.get("BMQ_CONTEXT") or contexts.current
+    wanted = current if name is None else name
+    if not wanted:
+        raise BadInput("no context is in use: give a name, or choose one with bmq contexts use NAME")
+    record = _record(wanted, contexts.find(wanted), current)
     if writer := Records.of(output, FIELDS):
         writer.write(record)
         return
@@ -115,16 +120,6 @@ def show(name: _SOME_NAME = None, output: OUTPUT = Form.TABLE) -> None:
         if value not in (None, ""):
             shown = ("yes" if value else "no") if isinstance(value, bool) else value
             emit(f"{field.replace('_', ' '):<12} {shown}")
-
-
-def _existing(name: str | None) -> tuple[str, Context, str]:
-    """Return the name and the entry of a context, by default of the one in use, and the name in use."""
-    contexts = read_contexts()
-    current = os.environ.get("BMQ_CONTEXT") or contexts.current
-    wanted = current if name is None else name
-    if not wanted:
-        raise BadInput("no context is in use: give a name, or choose one with bmq contexts use NAME")
-    return wanted, contexts.find(wanted), current
 
 
 @verb("contexts add", broker=False)
@@ -158,8 +153,8 @@ def add(
     """Add a context: a name for a broker with its credentials.
 
     The password comes from a prompt, from BMQ_PASSWORD, or from --password-stdin, and goes into the keyring
-    of the system, or into a file that only its owner may read. The command connects to no broker: see bmq
-    contexts test.
+    of the system, or into a file that only its owner may read. The command connects to no broker: bmq
+    doctor --context NAME does.
 
     [bold]Examples[/]
 
@@ -192,19 +187,25 @@ def add(
         raise BadInput("a password needs a user: --user NAME")
     if user is not None and (not user or ":" in user):
         raise BadInput("--user must be a name without a colon")
+    files = {"password_file": password_file, "ca": ca, "cert": cert, "key": key}
     entry = Context(
         address,
         domain=domain,
         user=user,
-        password_file=_absolute(password_file),
         password_env=password_env,
         password_command=password_command,
-        ca=_absolute(ca),
-        cert=_absolute(cert),
-        key=_absolute(key),
         server_name=server_name,
+        # For use from every directory.
+        **{member: str(Path(file).expanduser().absolute()) for member, file in files.items() if file},
     )
-    _check(entry)
+    # A wrong address, certificate or domain is refused now, and not at the first use.
+    parse_addresses(address)
+    tls_of(entry)
+    if domain is not None:
+        try:
+            bmq.QueueUri.parse(f"bmq://{domain}/queue")
+        except bmq.InvalidURI as error:
+            raise BadInput(f"--domain must be the name of a domain, not {domain!r}: {error}") from None
     _check_free(read_contexts(), name, replace=replace)  # before anybody writes a password
     password = _password(user, stdin=password_stdin) if user is not None and not named else None
     if password is not None and store is None and (reason := why_no_keyring()):
@@ -224,23 +225,6 @@ def add(
     if before is not None and (before.user, before.password_store) != (entry.user, entry.password_store):
         _forget(name, before)
     note(f"context {name} added" + (", and in use from now on" if use else ""))
-
-
-def _absolute(file: str | None) -> str | None:
-    """Return the path for use from every directory."""
-    return None if file is None else str(Path(file).expanduser().absolute())
-
-
-def _check(entry: Context) -> None:
-    """Refuse a wrong address, domain or certificate now, and not at the first use."""
-    parse_addresses(entry.uri)
-    files = {"ca": entry.ca, "cert": entry.cert, "key": entry.key}
-    target_of("contexts", {"broker": entry.uri, **files}, timeout=1)
-    if entry.domain is not None:
-        try:
-            bmq.QueueUri.parse(f"bmq://{entry.domain}/queue")
-        except bmq.InvalidURI as error:
-            raise BadInput(f"--domain must be the name of a domain, not {entry.domain!r}: {error}") from None
 
 
 def _check_free(contexts: Contexts, name: str, *, replace: bool) -> None:
@@ -312,26 +296,6 @@ def _forget(name: str, entry: Context) -> int:
     return ExitStatus.OK
 
 
-@verb("contexts test", broker=False)
-async def try_context(
-    name: _SOME_NAME = None,
-    timeout: float = option("--timeout SECONDS", "Time limit for each step.", 10.0, min=0.001),
-    output: OUTPUT = Form.TABLE,
-) -> int:
-    """Connect to the broker of a context with its credentials, and show each step. See also bmq doctor.
-
-    [bold]Examples[/]
-
-    $ bmq contexts test prod
-    """
-    from bmq.cli.doctor import examine
-
-    found, entry, _ = _existing(name)
-    if output is Form.TABLE:
-        note(f"context {found}, {entry.uri}")
-    return await examine(target_of("contexts", {"context": found}, timeout=timeout), None, output)
-
-
 #: The actions: function and purpose.
 SUBCOMMANDS: Final = {
     "list": (list_contexts, "List the contexts."),
@@ -339,7 +303,6 @@ SUBCOMMANDS: Final = {
     "use": (use, "Choose the context that is used without an option."),
     "show": (show, "Show one context, without its password."),
     "remove": (remove, "Remove a context and its password."),
-    "test": (try_context, "Connect to the broker of a context."),
 }
 
 

@@ -144,11 +144,6 @@ async def doctor(
     """
     if post and queue is None:
         raise BadInput("--post needs a queue")
-    return await examine(target, queue, output, post=post)
-
-
-async def examine(target: BrokerTarget, queue: str | None, output: Form, *, post: bool = False) -> ExitStatus:
-    """Try each step, print the results, and return the exit status."""
     steps = _Steps(output)
     try:
         for address in parse_addresses(target.uri):

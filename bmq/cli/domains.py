@@ -192,11 +192,7 @@ def _compare(
 _Judged = tuple[Weight, *tuple[str, ...]]
 _FULL = "posts are refused until consumers have made room, and no message is deleted"
 _FIXED = "remove the domain with its messages first (bmq admin DOMAINS REMOVE), or use another name"
-_FIXED_MEMBERS = {
-    "redirect": "the redirection",
-    "mode": "the mode",
-    "storage.config": "the kind of storage",
-}
+_FIXED_MEMBERS = {"redirect": "the redirection", "mode": "the mode", "storage.config": "the kind of storage"}
 
 
 def _judge(path: str, old: Any, new: Any, facts: _Facts) -> _Judged:
@@ -464,16 +460,15 @@ class _Step:
             {"severity": each.severity, "where": each.where, "message": each.message}
             for each in self.file.findings
         ]
-        values = (
-            self.file.name,
-            str(self.file.path),
-            self.action,
-            self.writes,
-            findings,
-            self.notes,
-            self.changes,
-        )
-        return dict(zip(FIELDS, values, strict=True))
+        return {
+            "name": self.file.name,
+            "file": str(self.file.path),
+            "action": self.action,
+            "writes": self.writes,
+            "findings": findings,
+            "notes": self.notes,
+            "changes": self.changes,
+        }
 
     @property
     def lines(self) -> list[str]:

@@ -25,14 +25,7 @@ from bmq import _world
 from bmq.admin import Admin
 from bmq.admin.explanation import Explanation, Obstacle
 from bmq.admin.results import ttl_of
-from bmq.admin.watch import (
-    BrokerView,
-    BrokerWatch,
-    ClusterView,
-    DomainFigures,
-    QueueFigures,
-    node_name,
-)
+from bmq.admin.watch import BrokerView, BrokerWatch, ClusterView, DomainFigures, QueueFigures, node_name
 from bmq.cli.output import note
 from bmq.cli.target import BrokerTarget
 from bmq.client.address import Address
@@ -87,31 +80,22 @@ class _Broker:
         seconds: duration of the last round.
     """
 
-    def __init__(
-        self,
-        target: BrokerTarget,
-        address: str,
-        queues: Labels,
-        domains: Labels,
-        only: frozenset[str],
-        max_details: int,
-    ) -> None:
+    def __init__(self, exporter: Exporter, target: BrokerTarget, address: str, only: frozenset[str]) -> None:
+        self._exporter = exporter
         self._target = replace(target, uri=address)
-        self._queues, self._domains = queues, domains
-        self._max_details = max_details
         self._admin: Admin | None = None
         self._reported = ""
         self.address = address
-        self.watch = BrokerWatch(
-            choose_domains=partial(domains.choose, address),
-            only=only,
-            left_out=partial(_left_out, address),
-        )
+        choose_domains = partial(exporter.domains.choose, address)
+        self.watch = BrokerWatch(choose_domains=choose_domains, only=only, left_out=self._left_out)
         self.view: BrokerView | None = None
         self._explanations: dict[str, Explanation] = {}
         self.stale = 0.0
         self.failures: dict[str, int] = {}
         self.seconds = 0.0
+
+    def _left_out(self, name: str, error: bmq.ProtocolError) -> None:
+        note(f"bmq exporter: {self.address}: {name} is left out: {error}")
 
     async def ask(self) -> None:
         """Ask for a new view. A failure is kept as a count and as a line on stderr."""
@@ -120,14 +104,14 @@ class _Broker:
             if self._admin is None:
                 self._admin = await self._target.admin()
             view = await self.watch.look(self._admin)
-            chosen = self._queues.choose(self.address, [queue.uri for queue in view.queues])
+            chosen = self._exporter.queues.choose(self.address, [queue.uri for queue in view.queues])
             view = replace(view, queues=tuple(queue for queue in view.queues if queue.uri in chosen))
             self.view = replace(view, explanations=await self._explain(self._admin, view.queues))
         except Exception as error:
             self.view = None
             self._explanations = {}
-            self._queues.forget(self.address)
-            self._domains.forget(self.address)
+            self._exporter.queues.forget(self.address)
+            self._exporter.domains.forget(self.address)
             name = type(error).__name__
             self.failures[name] = self.failures.get(name, 0) + 1
             if self._reported != name:
@@ -148,7 +132,7 @@ class _Broker:
         waiting = [queue for queue in queues if queue.waits]
         known = {queue.uri: found for queue in waiting if (found := self._explanations.get(queue.uri))}
         waiting.sort(key=lambda queue: known[queue.uri].at if queue.uri in known else float("-inf"))
-        answers = await self.watch.explain(admin, waiting[: self._max_details])
+        answers = await self.watch.explain(admin, waiting[: self._exporter.max_details])
         self._explanations = {uri: each for uri, each in (known | answers).items() if each is not None}
         now = asyncio.get_running_loop().time()
         self.stale = max((now - each.at for each in self._explanations.values()), default=0.0)
@@ -176,11 +160,9 @@ class Exporter(Collector):
     ) -> None:
         self._interval = interval
         self._max_apps = max_apps
-        self._queues, self._domains = Labels(max_queues), Labels(max_queues)
-        self._brokers = [
-            _Broker(target, str(address), self._queues, self._domains, only, max_details)
-            for address in dict.fromkeys(addresses)
-        ]
+        self.max_details = max_details
+        self.queues, self.domains = Labels(max_queues), Labels(max_queues)
+        self._brokers = [_Broker(self, target, str(each), only) for each in dict.fromkeys(addresses)]
 
     async def ask_all(self) -> None:
         """Ask all brokers once, at the same time."""
@@ -217,12 +199,12 @@ class Exporter(Collector):
                 views.append(view)
         apps = [len(each.internals.depth.apps) for view in views for each in view.explanations.values()]
         left_out = {
-            "queues": self._queues.left_out,
-            "domains": self._domains.left_out,
+            "queues": self.queues.left_out,
+            "domains": self.domains.left_out,
             "apps": sum(max(0, count - self._max_apps) for count in apps),
         }
         for name, count in left_out.items():
-            scrape.gauge(f"bmq_exporter_left_out_{name}", f"Number of {name} without series", count, {})
+            scrape.add(f"bmq_exporter_left_out_{name}", f"Number of {name} without series", count, {})
         views = _distinct(views)
         for view, queue in _queues(views):
             _add_queue(scrape, view, queue, _world.now(), self._max_apps)
@@ -234,10 +216,6 @@ class Exporter(Collector):
         return scrape.families.values()
 
 
-def _left_out(broker: str, name: str, error: bmq.ProtocolError) -> None:
-    note(f"bmq exporter: {broker}: {name} is left out: {error}")
-
-
 # ---- metrics
 
 
@@ -247,22 +225,15 @@ class _Scrape:
     def __init__(self) -> None:
         self.families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
 
-    def gauge(self, name: str, what: str, value: float | None, labels: dict[str, str]) -> None:
-        """Add a sample; None for no sample."""
-        self._add(GaugeMetricFamily, name, what, value, labels)
-
-    def counter(self, name: str, what: str, value: float, labels: dict[str, str]) -> None:
-        """Add a sample of a counter."""
-        self._add(CounterMetricFamily, name, what, value, labels)
-
-    def _add(
+    def add(
         self,
-        kind: type[GaugeMetricFamily | CounterMetricFamily],
         name: str,
         what: str,
         value: float | None,
         labels: dict[str, str],
+        kind: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily,
     ) -> None:
+        """Add a sample; None for no sample."""
         if value is None:
             return
         family = self.families.get(name)
@@ -273,26 +244,27 @@ class _Scrape:
 
 def _add_broker(scrape: _Scrape, broker: _Broker, view: BrokerView | None) -> None:
     labels = {"broker": broker.address}
-    scrape.gauge("bmq_broker_up", "Whether a broker answered the last round", view is not None, labels)
+    scrape.add("bmq_broker_up", "Whether a broker answered the last round", view is not None, labels)
     what = "Duration of the last round of commands"
-    scrape.gauge("bmq_exporter_round_seconds", what, broker.seconds, labels)
+    scrape.add("bmq_exporter_round_seconds", what, broker.seconds, labels)
     what = "Queues and domains whose answers could not be read in the last round"
-    scrape.gauge("bmq_exporter_unreadable", what, len(broker.watch.unreadable), labels)
+    scrape.add("bmq_exporter_unreadable", what, len(broker.watch.unreadable), labels)
     for name, count in list(broker.watch.commands.items()):
-        scrape.counter("bmq_exporter_commands", "Admin commands sent", count, labels | {"command": name})
+        labelled = labels | {"command": name}
+        scrape.add("bmq_exporter_commands", "Admin commands sent", count, labelled, CounterMetricFamily)
     for name, count in list(broker.failures.items()):
-        what = "Rounds without a complete answer"
-        scrape.counter("bmq_exporter_failed_rounds", what, count, labels | {"error": name})
+        what, labelled = "Rounds without a complete answer", labels | {"error": name}
+        scrape.add("bmq_exporter_failed_rounds", what, count, labelled, CounterMetricFamily)
     if view is None:
         return
     name = "bmq_exporter_last_success_timestamp_seconds"
-    scrape.gauge(name, "Time of the last answers", view.time.timestamp(), labels)
+    scrape.add(name, "Time of the last answers", view.time.timestamp(), labels)
     what = "Age of the oldest answer about one queue"
-    scrape.gauge("bmq_exporter_oldest_details_seconds", what, broker.stale, labels)
+    scrape.add("bmq_exporter_oldest_details_seconds", what, broker.stale, labels)
     for each in view.clusters:
         node = {"cluster": each.cluster, "node": view.label(each.cluster), "role": each.role}
         what = "1 for the name and role of a broker in a cluster"
-        scrape.gauge("bmq_broker_info", what, 1, labels | node)
+        scrape.add("bmq_broker_info", what, 1, labels | node)
 
 
 def _distinct(views: Iterable[BrokerView]) -> list[BrokerView]:
@@ -369,7 +341,7 @@ def _add_queue(scrape: _Scrape, view: BrokerView, queue: QueueFigures, now: date
     }
 
     def gauge(name: str, what: str, value: float | None, **more: str) -> None:
-        scrape.gauge(f"bmq_queue_{name}", what, value, labels | more)
+        scrape.add(f"bmq_queue_{name}", what, value, labels | more)
 
     held = (None, None) if queue.domain is None else queue.held
     limit = _limit(queue.domain, found) or (None, None)
@@ -390,7 +362,7 @@ def _add_queue(scrape: _Scrape, view: BrokerView, queue: QueueFigures, now: date
     if queue.statistics is not None:
         values = queue.statistics.values
         for name, key, what in _COUNTERS:
-            scrape.counter(f"bmq_queue_{name}", what, values.get(key, 0), labels)
+            scrape.add(f"bmq_queue_{name}", what, values.get(key, 0), labels, CounterMetricFamily)
         for name, what in _TIMES:
             gauge(f"{name}_seconds", what, values.get(f"queue_{name}", 0) / _NANOSECONDS)
     if found is None:
@@ -416,7 +388,7 @@ def _add_domain(scrape: _Scrape, view: BrokerView, domain: DomainFigures) -> Non
     cluster = domain.info.cluster
     labels = {"cluster": cluster, "domain": domain.info.name, "node": view.label(cluster)}
     for name, what, value in _DOMAIN_GAUGES:
-        scrape.gauge(f"bmq_domain_{name}", what, value(domain), labels)
+        scrape.add(f"bmq_domain_{name}", what, value(domain), labels)
 
 
 def _add_cluster(scrape: _Scrape, broker: BrokerView, view: ClusterView) -> None:
@@ -424,7 +396,7 @@ def _add_cluster(scrape: _Scrape, broker: BrokerView, view: ClusterView) -> None
     status = view.status
 
     def gauge(name: str, what: str, value: float, **more: str) -> None:
-        scrape.gauge(f"bmq_cluster_{name}", what, value, here | more)
+        scrape.add(f"bmq_cluster_{name}", what, value, here | more)
 
     gauge("healthiness", "Whether the node considers its cluster healthy", status.healthy, role=view.role)
     for each in status.nodes:

@@ -341,9 +341,6 @@ def target_of(
     members = ("user", "password_file", "ca", "cert", "key", "server_name")
     given = {key: options[key] for key in members if options.get(key) is not None}
     entry = structs.replace(entry, **given)
-    ssl = _ssl(entry)
-    if ssl is not None and "tcps://" not in entry.uri:
-        raise BadInput(f"certificates are for TLS: write tcps:// instead of {entry.uri!r}")
     credentials = bmq.Credentials(entry.mechanism) if entry.mechanism else None
     if user := entry.user or os.environ.get("BMQ_USER"):
         credentials = bmq.Credentials.basic(user, _password(entry, user, name, keyring=keyring))
@@ -351,7 +348,7 @@ def target_of(
         uri=entry.uri,
         name=f"bmq {verb_name}",
         timeout=timeout,
-        ssl=ssl,
+        ssl=tls_of(entry),
         server_hostname=entry.server_name,
         credentials=credentials,
         named=broker is not None or context is not None,
@@ -380,7 +377,12 @@ def _find(broker: str | None, context: str | None) -> tuple[str, Context]:
     return name, contexts.find(name, source)
 
 
-def _ssl(entry: Context) -> ssl_module.SSLContext | None:
+def tls_of(entry: Context) -> ssl_module.SSLContext | None:
+    """Return the context with the certificates; None without certificates.
+
+    Raises:
+        BadInput: the certificates cannot be used.
+    """
     if entry.key is not None and entry.cert is None:
         raise BadInput("a key needs a certificate: --cert")
     files = {"ca": entry.ca, "cert": entry.cert, "key": entry.key}
@@ -394,4 +396,6 @@ def _ssl(entry: Context) -> ssl_module.SSLContext | None:
     except (OSError, ssl_module.SSLError) as error:
         given = ", ".join(f"{name} {path}" for name, path in paths.items())
         raise BadInput(f"the certificates cannot be used ({given}): {error}") from error
+    if "tcps://" not in entry.uri:
+        raise BadInput(f"certificates are for TLS: write tcps:// instead of {entry.uri!r}")
     return context

@@ -123,9 +123,9 @@ def test_context_with_a_default_domain_completes_queues(offline: Bmq) -> None:
             "bmq://bmq.test.mem.priority/orders"
         ]
         assert offline("stat", "bmq.test.mem.priority").status == 0, "a domain stays a domain"
-        ran = offline("contexts", "test", "--json")
+        ran = offline("doctor", "--json")
         assert (ran.status, [each["ok"] for each in ran.json]) == (0, [True] * 3)
-    assert offline("contexts", "test", "here", "--timeout", "2").status == 3
+    assert offline("doctor", "--context", "here", "--timeout", "2").status == 3
 
 
 def test_address_of_doctor_gets_no_credentials_of_a_context(offline: Bmq, no_keyring: None) -> None:
@@ -301,7 +301,6 @@ def test_file_on_windows_is_among_the_applications(monkeypatch: pytest.MonkeyPat
         (["remove", "a"], "no context has the name 'a'"),
         (["show"], "no context is in use"),
         (["show", "a"], "no context has the name 'a'"),
-        (["test", "a"], "no context has the name 'a'"),
     ],
 )
 def test_odd_values(offline: Bmq, words: list[str], error: str) -> None:

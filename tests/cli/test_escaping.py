@@ -200,7 +200,7 @@ COMMANDS: dict[str, list[tuple[list[str], str]]] = {
         (["contexts", "add", "a", "URI"], ""),
         (["contexts", "add", HOSTILE, HOSTILE], ""),
         (["contexts", "list"], ""),
-        (["contexts", "test", "a"], ""),
+        (["contexts", "show", "a"], ""),
         (["contexts", "remove", "a"], ""),
     ],
     "move": [(["move", OTHER, f"{DOMAIN}/moved", "--idle", "0.02", "--output", "csv"], "")],
