@@ -4,37 +4,22 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 
 import bmq
 from bmq.cli.consoles import out, styled, table
 from bmq.cli.messages import parse_properties
 from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit
-from bmq.cli.records import ABSENT, OUTPUT, Form, Records, fields_of
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.verb import verb
 from bmq.subscriptions import MAX_LENGTH, MAX_OPERATORS, point_at
 from bmq.wire.properties import PropertyInput
 
-
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    """An expression; ``code`` and ``offset`` belong to the error of an expression that is not legal."""
-
-    expression: str
-    legal: bool
-    operators: int = ABSENT
-    length: int = ABSENT
-    properties: tuple[str, ...] = ABSENT
-    warnings: list[dict[str, object]] = ABSENT
-    matches: bool | None = ABSENT
-    code: str = ABSENT
-    offset: int = ABSENT
-    error: str = ""
-
-
-#: Fields of the records.
-FIELDS = fields_of(_Checked)
+#: Fields of the records; ``code`` and ``offset`` belong to the error of an expression that is not legal.
+FIELDS = (
+    *("expression", "legal", "operators", "length", "properties", "warnings", "matches"),
+    *("code", "offset", "error"),
+)
 
 
 @verb("check", broker=False)
@@ -104,29 +89,28 @@ def _show(
     evaluation = None
     if message is not None:
         evaluation = expression.evaluate(message) if expression else bmq.subscriptions.Evaluation(True)
-    checked = _Checked(
-        expression=expression.text if expression else "",
-        legal=True,
-        operators=expression.operators if expression else 0,
-        length=len(expression.text) if expression else 0,
-        properties=expression.properties if expression else (),
-        warnings=[
-            {"offset": doubt.offset, "message": doubt.message}
-            for doubt in (expression.doubts if expression else ())
-        ],
-        matches=None if evaluation is None else bool(evaluation),
-        error=evaluation.reason if evaluation is not None else "",
-    )
     if writer is not None:
-        writer.write(checked)
+        doubts = expression.doubts if expression else ()
+        writer.write(
+            {
+                "expression": expression.text if expression else "",
+                "legal": True,
+                "operators": expression.operators if expression else 0,
+                "length": len(expression.text) if expression else 0,
+                "properties": expression.properties if expression else (),
+                "warnings": [{"offset": each.offset, "message": each.message} for each in doubts],
+                "matches": None if evaluation is None else bool(evaluation),
+                "error": evaluation.reason if evaluation is not None else "",
+            }
+        )
         return
     if expression is None:
         emit("(everything)\n  legal: without an expression, every message matches")
     else:
         emit(expression.text)
         emit(
-            f"  legal: {checked.operators} of {MAX_OPERATORS} operators, {checked.length} of "
-            f"{MAX_LENGTH} characters; reads {', '.join(checked.properties)}"
+            f"  legal: {expression.operators} of {MAX_OPERATORS} operators, {len(expression.text)} of "
+            f"{MAX_LENGTH} characters; reads {', '.join(expression.properties)}"
         )
         for doubt in expression.doubts:
             emit(f"  warning: {doubt.message}")
@@ -139,12 +123,10 @@ def _show(
 
 def _show_error(text: str, error: bmq.InvalidExpression, writer: Records | None) -> None:
     if writer is not None:
-        first = str(error).partition("\n")[0]
-        writer.write(_Checked(text, legal=False, code=error.code, offset=error.offset, error=first))
-        return
-    emit(text)
-    for line in str(error).splitlines():
-        emit(f"  {line}")
+        place = {"code": error.code, "offset": error.offset}
+        writer.write({"expression": text, "legal": False, **place, "error": str(error).partition("\n")[0]})
+    else:
+        emit(text, *(f"  {line}" for line in str(error).splitlines()))
 
 
 def show_decision(decision: bmq.subscriptions.Decision) -> None:

@@ -18,21 +18,13 @@ from bmq.cli import files
 from bmq.cli.consoles import out
 from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit, note, printable
-from bmq.cli.records import OUTPUT, Form, Records, fields_of
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.verb import verb
 from bmq.wire.anatomy import Part, dissect, summary
 from bmq.wire.event import HEADER_SIZE, LENGTH
 
-
-@dataclass(frozen=True, slots=True)
-class _Event:
-    stream: str
-    event: int
-    parts: list[dict[str, object]]
-
-
 #: Fields of the records.
-FIELDS = fields_of(_Event)
+FIELDS = ("stream", "event", "parts")
 
 # Pieces of text in one call of a console, because each call is expensive.
 _AT_ONCE = 500
@@ -71,7 +63,7 @@ async def decode(
             parts = list(dissect(event))
             wrong = wrong or any(part.error for part in parts)
             if writer is not None:
-                writer.write(_Event(title, number, [asdict(part) for part in parts]))
+                writer.write({"stream": title, "event": number, "parts": [asdict(part) for part in parts]})
             elif brief:
                 pieces.append((printable(f"{number:>5}  {summary(event, parts)}") + "\n", ""))
             else:

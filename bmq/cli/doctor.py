@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from rich.text import Text
@@ -22,27 +21,15 @@ from bmq.admin.watch import DomainFigures, QueueFigures
 from bmq.cli.consoles import out, styled
 from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, note, printable
-from bmq.cli.records import ABSENT, OUTPUT, Form, Records, fields_of
+from bmq.cli.records import OUTPUT, Form, Records
 from bmq.cli.taking import check_application
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import status_of, verb
 from bmq.client.address import Address, parse_addresses
 from bmq.conventions import derived_guid
 
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """The result of a step, or the advice after a failure, which stands alone."""
-
-    step: str = ABSENT
-    ok: bool = ABSENT
-    seconds: float = ABSENT
-    what: str = ABSENT
-    advice: str = ABSENT
-
-
-#: Fields of the records.
-FIELDS = fields_of(_Step)
+#: Fields of the records: of a step, or the advice after a failure, which stands alone.
+FIELDS = ("step", "ok", "seconds", "what", "advice")
 _NO_ANSWER: Final = (
     "The broker did not answer. In a cluster, the queue has no primary: fewer than half of the nodes are up, "
     "or an election is under way. Run bmq doctor for each node, and start the missing nodes."
@@ -88,7 +75,7 @@ class _Steps:
             if isinstance(error, bmq.RequestTimeout):
                 advice = _NO_ANSWER
             if self._records is not None:
-                self._records.write(_Step(advice=advice), flush=True)
+                self._records.write({"advice": advice}, flush=True)
             else:
                 self._console.print(styled(f"      {advice}"), soft_wrap=True)
             status = ExitStatus.FAILED if isinstance(error, _Unfit) else status_of(error)
@@ -102,7 +89,8 @@ class _Steps:
     def show(self, name: str, seconds: float, what: str, *, ok: bool) -> None:
         """Print the result of a step."""
         if self._records is not None:
-            self._records.write(_Step(name, ok, round(seconds, 6), what), flush=True)
+            record = {"step": name, "ok": ok, "seconds": round(seconds, 6), "what": what}
+            self._records.write(record, flush=True)
             return
         line = Text("ok    " if ok else "FAIL  ", style="green" if ok else "bold red")
         line.append(f"{name:<13}", style="not bold default").append(
@@ -116,9 +104,7 @@ class _Steps:
 async def doctor(
     target: BrokerTarget,
     queue: str | None = argument(
-        "[QUEUE|BROKER]",
-        "A queue to open, with ?id=APPID for a fanout queue; or a broker.",
-        None,
+        "[QUEUE|BROKER]", "A queue to open, with ?id=APPID for a fanout queue; or a broker.", None
     ),
     post: bool = option("--post", "Post a marked message to the queue, receive it, and confirm it.", False),
     output: OUTPUT = Form.TABLE,
