@@ -13,8 +13,8 @@ import typer
 from bmq.cli.app import flowing
 from bmq.cli.consoles import out, table
 from bmq.cli.output import BadInput, ExitStatus, emit, note
-from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.verb import verb
+from bmq.cli.records import Form, Records
+from bmq.cli.verb import OUTPUT, verb
 from bmq.errors import UsageError
 from conformance import (
     KINDS,

@@ -14,11 +14,11 @@ from bmq._words import number, several, size
 from bmq.admin import Admin, Danger, danger_of
 from bmq.admin.commands import find_command, without_encoding
 from bmq.admin.results import StoredQueue
-from bmq.cli.options import admin_words, argument, option
+from bmq.cli.completion import admin_words
 from bmq.cli.output import BadInput, ExitStatus, confirmed, emit, emit_json, note
-from bmq.cli.records import OUTPUT, Form
+from bmq.cli.records import Form
 from bmq.cli.target import BrokerTarget
-from bmq.cli.verb import verb
+from bmq.cli.verb import OUTPUT, argument, option, verb
 
 # The first words of answers, as the broker's printer writes them. A refusal is a free text without a mark.
 _ANSWERS = re.compile(

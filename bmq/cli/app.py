@@ -78,7 +78,7 @@ def run_app(arguments: list[str], *, completing: bool) -> int:
     )
     app.callback()(_root)
     if completing:
-        from bmq.cli.options import chosen_verb
+        from bmq.cli.completion import chosen_verb
 
         chosen = chosen_verb()
     else:
@@ -106,7 +106,7 @@ def run_app(arguments: list[str], *, completing: bool) -> int:
         return 0
 
     if completing:
-        from bmq.cli.options import answer_shell
+        from bmq.cli.completion import answer_shell
 
         return answer_shell(run)
     return run()

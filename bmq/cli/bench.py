@@ -14,11 +14,10 @@ from functools import partial
 
 import bmq
 from bmq._words import number, size
-from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit, note, progress_bar
-from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show
+from bmq.cli.records import ABSENT, Form, fields_of, show
 from bmq.cli.target import BrokerTarget
-from bmq.cli.verb import verb
+from bmq.cli.verb import OUTPUT, argument, option, verb
 
 _DOMAIN = "bmq.test.mem.priority"
 _PHASES = ("produce", "consume", "roundtrip")

@@ -8,10 +8,9 @@ import warnings
 import bmq
 from bmq.cli.consoles import out, styled, table
 from bmq.cli.messages import parse_properties
-from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit
-from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.verb import verb
+from bmq.cli.records import Form, Records
+from bmq.cli.verb import OUTPUT, argument, option, verb
 from bmq.subscriptions import MAX_LENGTH, MAX_OPERATORS, point_at
 from bmq.wire.properties import PropertyInput
 

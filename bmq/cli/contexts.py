@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import bmq
+from bmq.cli.completion import complete_contexts
 from bmq.cli.consoles import out, table
-from bmq.cli.options import argument, complete_contexts, option
 from bmq.cli.output import BadInput, ExitStatus, emit, note
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import Form, Records
 from bmq.cli.target import (
     Context,
     Contexts,
@@ -25,7 +25,7 @@ from bmq.cli.target import (
     tls_of,
     why_no_keyring,
 )
-from bmq.cli.verb import verb
+from bmq.cli.verb import OUTPUT, argument, option, verb
 from bmq.client.address import parse_addresses
 
 #: Fields of the records of ``list`` and ``show``.

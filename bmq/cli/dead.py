@@ -9,12 +9,11 @@ from collections.abc import AsyncIterator, Callable
 import bmq
 from bmq._words import number, several, size
 from bmq.cli.messages import MESSAGE_FIELDS, property_text, to_json
-from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit, note, printable
-from bmq.cli.records import OUTPUT, Form, Records, show
+from bmq.cli.records import Form, Records, show
 from bmq.cli.taking import FORCE, refuse_to_take
 from bmq.cli.target import BrokerTarget
-from bmq.cli.verb import verb
+from bmq.cli.verb import OUTPUT, argument, option, verb
 from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PREFIX, DEAD_QUEUE
 
 # Maximum number of letters to read: the command holds all letters until the end.

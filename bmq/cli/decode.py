@@ -16,10 +16,9 @@ from rich.text import Text
 
 from bmq.cli import files
 from bmq.cli.consoles import out
-from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit, note, printable
-from bmq.cli.records import OUTPUT, Form, Records
-from bmq.cli.verb import verb
+from bmq.cli.records import Form, Records
+from bmq.cli.verb import OUTPUT, argument, option, verb
 from bmq.wire.anatomy import Part, dissect, summary
 from bmq.wire.event import HEADER_SIZE, LENGTH
 

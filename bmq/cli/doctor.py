@@ -19,12 +19,11 @@ from bmq.admin import DomainInfo
 from bmq.admin.explanation import objection
 from bmq.admin.watch import DomainFigures, QueueFigures
 from bmq.cli.consoles import out, styled
-from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, note, printable
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import Form, Records
 from bmq.cli.taking import check_application
 from bmq.cli.target import BrokerTarget
-from bmq.cli.verb import status_of, verb
+from bmq.cli.verb import OUTPUT, argument, option, status_of, verb
 from bmq.client.address import Address, parse_addresses
 from bmq.conventions import derived_guid
 

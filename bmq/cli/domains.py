@@ -38,11 +38,10 @@ from bmq.cli.domain_files import (
     running_settings,
 )
 from bmq.cli.files import replace_file
-from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, confirmed, emit, emit_json, note
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import Form, Records
 from bmq.cli.target import BrokerTarget, target_of
-from bmq.cli.verb import verb
+from bmq.cli.verb import OUTPUT, argument, option, verb
 
 #: Fields of a line of ``plan`` as CSV, of ``apply``, and of ``diff``.
 FIELDS = ("name", "file", "action", "writes", "findings", "notes", "changes")

@@ -16,12 +16,11 @@ from bmq.admin.watch import BrokerWatch
 from bmq.cli.check import show_decision
 from bmq.cli.consoles import out, styled, table
 from bmq.cli.messages import assumed_types, parse_properties
-from bmq.cli.options import argument, option
 from bmq.cli.output import ExitStatus, emit, note, tell, tell_gap
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import Form, Records
 from bmq.cli.taking import check_application
 from bmq.cli.target import BrokerTarget
-from bmq.cli.verb import verb
+from bmq.cli.verb import OUTPUT, argument, option, verb
 from bmq.groups.buckets import words_of_key
 from bmq.subscriptions import Decision
 

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 
 import bmq
 from bmq._words import number, several, size
-from bmq.cli.options import argument, complete_contexts, option
+from bmq.cli.completion import complete_contexts
 from bmq.cli.output import BadInput, ExitStatus, emit, note, note_failure, progress_bar
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import Form, Records
 from bmq.cli.taking import take
 from bmq.cli.target import BrokerTarget, target_of
-from bmq.cli.verb import verb
+from bmq.cli.verb import OUTPUT, argument, option, verb
 from bmq.conventions import derived_guid
 
 #: Fields of the record.

@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from bmq._version import __version__
-from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, emit, note, printable
-from bmq.cli.verb import verb
+from bmq.cli.verb import argument, option, verb
 
 _TEMPLATES: Final = Path(__file__).with_name("projects")
 # Placeholders of the templates. The placeholders are valid names, so that linters, type checkers and pytest

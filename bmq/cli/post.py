@@ -14,11 +14,10 @@ import bmq
 from bmq._words import number, size
 from bmq.cli import files
 from bmq.cli.messages import from_json, parse_properties
-from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit, note, note_failure, progress_bar
-from bmq.cli.records import OUTPUT, Form, Records
+from bmq.cli.records import Form, Records
 from bmq.cli.target import BrokerTarget
-from bmq.cli.verb import verb
+from bmq.cli.verb import OUTPUT, argument, option, verb
 
 if TYPE_CHECKING:
     from bmq.cli.template import Row

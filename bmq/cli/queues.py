@@ -12,11 +12,10 @@ from msgspec.structs import astuple
 import bmq
 from bmq._words import age, number, several, size
 from bmq.admin import Admin, Internals, QueueStatistics
-from bmq.cli.options import argument, option
 from bmq.cli.output import ExitStatus, confirmed, note, tell, tell_gap
-from bmq.cli.records import ABSENT, OUTPUT, Form, fields_of, show
+from bmq.cli.records import ABSENT, Form, fields_of, show
 from bmq.cli.target import BrokerTarget
-from bmq.cli.verb import verb
+from bmq.cli.verb import OUTPUT, argument, option, verb
 
 # ---- queues
 

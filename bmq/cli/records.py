@@ -15,10 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from enum import Enum, StrEnum
-from typing import Annotated, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from bmq._json import orjson
-from bmq.cli.options import option
 from bmq.cli.output import BadInput, emit, emit_json, jsonable, printable
 
 Row = TypeVar("Row")
@@ -35,12 +34,6 @@ class Form(StrEnum):
     JSON = "json"
     #: Comma-separated values, with the names of the fields in the first line.
     CSV = "csv"
-
-
-OUTPUT = Annotated[
-    Form, option("--output -o", "Form of the data: a table for people, a JSON object a line, or CSV.")
-]
-JSON_FLAG = Annotated[bool, option("--json -j", "The same as --output json.")]
 
 
 def form_of(output: Form, *, json: bool) -> Form:

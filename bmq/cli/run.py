@@ -16,10 +16,9 @@ from typing import Any, Final
 
 import bmq
 from bmq._logging import Log
-from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit, log_to_stderr, note, write_utf8
 from bmq.cli.processes import NUMBER, Child, Supervisor
-from bmq.cli.verb import verb
+from bmq.cli.verb import argument, option, verb
 from bmq.workers.probe import HealthAddressError, address_of
 
 _MOST: Final = 256

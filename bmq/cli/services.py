@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from bmq._version import install
 from bmq._words import number, several
-from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, emit, note
 from bmq.cli.target import BrokerTarget
-from bmq.cli.verb import verb
+from bmq.cli.verb import argument, option, verb
 from bmq.client.address import parse_addresses
 
 _DEFAULT = "127.0.0.1:30190"

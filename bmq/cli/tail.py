@@ -16,12 +16,11 @@ from bmq import _world
 from bmq._words import number, several
 from bmq.cli.consoles import out
 from bmq.cli.messages import MESSAGE_FIELDS, property_text, text_or_base64, to_json
-from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, ExitStatus, emit, note, printable
-from bmq.cli.records import OUTPUT, Form, Records, cell
+from bmq.cli.records import Form, Records, cell
 from bmq.cli.taking import FORCE, refuse_to_take, take
 from bmq.cli.target import BrokerTarget
-from bmq.cli.verb import verb
+from bmq.cli.verb import OUTPUT, argument, option, verb
 
 _IDLE = 1.0
 _BATCH = 1000

@@ -14,9 +14,9 @@ from typing import Annotated, Final
 import bmq
 from bmq._words import several
 from bmq.admin.explanation import objection
-from bmq.cli.options import option
 from bmq.cli.output import BadInput, note
 from bmq.cli.target import BrokerTarget
+from bmq.cli.verb import option
 
 # Matches no message.
 _NOTHING: Final = "exists(bmq) && !exists(bmq)"

@@ -20,11 +20,10 @@ from bmq._words import number, several, size
 from bmq.admin import Admin, Client
 from bmq.admin.watch import BrokerWatch, QueueFigures, RateHistory
 from bmq.cli.consoles import out, styled, table
-from bmq.cli.options import argument, option
 from bmq.cli.output import BadInput, printable, tell_gap
-from bmq.cli.records import ABSENT, OUTPUT, Form, Records, fields_of
+from bmq.cli.records import ABSENT, Form, Records, fields_of
 from bmq.cli.target import BrokerTarget
-from bmq.cli.verb import verb
+from bmq.cli.verb import OUTPUT, argument, option, verb
 
 _SPARK = 12
 _BARS = "▁▂▃▄▅▆▇█"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame around a verb: the broker and its options, the form of the data, errors and exit statuses."""
+"""The frame around a verb: options and arguments, the broker, the form of the data, exit statuses."""
 
 from __future__ import annotations
 
@@ -16,10 +16,81 @@ import typer
 from typer.models import ParameterInfo
 
 import bmq
-from bmq.cli.options import BROKER_OPTIONS, is_queue
+from bmq.cli.completion import complete_contexts, names_of
 from bmq.cli.output import BadInput, ExitStatus, log_to_stderr, note, write_utf8
-from bmq.cli.records import JSON_FLAG, Form, form_of
+from bmq.cli.records import Form, form_of
 from bmq.cli.target import BrokerTarget, target_of
+
+_QUEUES = ("QUEUE", "SOURCE", "DESTINATION")
+
+
+# ---- declarations
+
+
+def option(form: str, text: str, default: Any = ..., **more: Any) -> Any:
+    """Return the declaration of an option, as the default of a parameter or in ``Annotated``.
+
+    Args:
+        form: the names and the name of the value, as in the help: ``--interval -i SECONDS``.
+        text: the help.
+        default: the value without the option.
+        more: further arguments of ``typer.Option``.
+    """
+    words = form.split()
+    names = [each for each in words if each.startswith("-")]
+    return typer.Option(default, *names, metavar=" ".join(words[len(names) :]) or None, help=text, **more)
+
+
+def argument(form: str, text: str, default: Any = ..., **more: Any) -> Any:
+    """Return the declaration of an argument, as the default of a parameter or in ``Annotated``.
+
+    Args:
+        form: the name of the value, as in the help; names of queues and domains have candidates.
+        text: the help.
+        default: the value without the argument.
+        more: further arguments of ``typer.Argument``.
+    """
+    words = form.strip("[].").split("|")
+    queues, domains = any(word in _QUEUES for word in words), "DOMAIN" in words
+    if queues or domains:
+        more["autocompletion"] = names_of(queues=queues, domains=domains)
+    return typer.Argument(default, metavar=form, help=text, show_default=False, **more)
+
+
+OUTPUT = Annotated[
+    Form, option("--output -o", "Form of the data: a table for people, a JSON object a line, or CSV.")
+]
+_JSON_FLAG = Annotated[bool, option("--json -j", "The same as --output json.")]
+_PANEL = "Broker"
+
+
+def _text(form: str, text: str, **more: Any) -> tuple[Any, Any]:
+    return Annotated[str | None, option(form, text, rich_help_panel=_PANEL, **more)], None
+
+
+_TIMEOUT = "Time limit for the connection, and for each request."
+# The options of verbs with a broker: annotation and default, by parameter.
+_BROKER_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "broker": _text("--broker -b NAME|URI", "URI of the broker, or the name of a context."),
+    "timeout": (
+        Annotated[float, option("--timeout SECONDS", _TIMEOUT, min=0.001, rich_help_panel=_PANEL)],
+        10.0,
+    ),
+    "user": _text("--user NAME", "User name (BMQ_USER); the password comes from BMQ_PASSWORD or a prompt."),
+    "password_file": _text("--password-file FILE", "File that contains the password."),
+    "ca": _text("--ca FILE", "File with trusted certificates, for tcps://."),
+    "cert": _text("--cert FILE", "File with this client's certificate."),
+    "key": _text("--key FILE", "File with the key of the certificate."),
+    "server_name": _text("--server-name NAME", "Name in the broker's certificate."),
+    "context": _text(
+        "--context NAME",
+        "Name of a context (BMQ_CONTEXT), as listed by bmq contexts.",
+        autocompletion=complete_contexts,
+    ),
+}
+
+
+# ---- verbs
 
 Function = Callable[..., int | Coroutine[Any, Any, int | None] | None]
 
@@ -50,10 +121,10 @@ def verb(
         for each in own:
             parameters.append(_declared(each, hints[each.name]))
             if each.name == "output":
-                parameters.append(_keyword("json", JSON_FLAG, default=False))
+                parameters.append(_keyword("json", _JSON_FLAG, default=False))
         queues = [each.name for each in parameters if _is_queue(each)]
         if broker:
-            parameters += [_keyword(key, hint, default) for key, (hint, default) in BROKER_OPTIONS.items()]
+            parameters += [_keyword(key, hint, default) for key, (hint, default) in _BROKER_OPTIONS.items()]
 
         @wraps(function)
         def command(**arguments: Any) -> None:
@@ -93,8 +164,10 @@ def _declared(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
 
 
 def _is_queue(parameter: inspect.Parameter) -> bool:
+    """Whether a value is the URI of a queue, and never a domain."""
     declarations = getattr(parameter.annotation, "__metadata__", ())
-    return any(is_queue(getattr(each, "metavar", None)) for each in declarations)
+    words = [(getattr(each, "metavar", None) or "").strip("[].").split("|") for each in declarations]
+    return any(each[0] in _QUEUES and "DOMAIN" not in each for each in words)
 
 
 def _check_finite(arguments: dict[str, Any]) -> None:
@@ -109,7 +182,7 @@ def _check_finite(arguments: dict[str, Any]) -> None:
 
 def _take_broker(name: str, arguments: dict[str, Any], queues: list[str]) -> BrokerTarget:
     """Take the broker's options out of the arguments, and put its default domain in front of queues."""
-    shared = {key: arguments.pop(key) for key in BROKER_OPTIONS}
+    shared = {key: arguments.pop(key) for key in _BROKER_OPTIONS}
     if name == "doctor" and _is_broker(arguments["queue"]):  # takes either
         for given in ("broker", "context"):
             if shared[given] is not None:

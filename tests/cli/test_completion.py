@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import bmq
-from bmq.cli import main, options
+from bmq.cli import completion, main
 from bmq.testing import BackgroundBroker
 
 ORDERS = "bmq://bmq.test.mem.priority/orders"
@@ -147,7 +147,7 @@ def test_without_a_broker_a_tab_is_silent(
 def test_silent_broker_does_not_delay_the_call(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(options, "PATIENCE", 0.1)
+    monkeypatch.setattr(completion, "PATIENCE", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         assert tab("bmq tail bmq://", uri, monkeypatch, capsys) == []
@@ -174,9 +174,9 @@ def test_no_password_is_asked_for(
 
 
 def test_names_that_a_shell_would_split_are_no_candidates(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def hostile(*_: object, **__: object) -> list[str]:
+    async def hostile(_: bmq.admin.Admin) -> list[str]:
         return [
             "bmq://d/$(id)",
             "bmq://d/`id`",
@@ -186,8 +186,8 @@ def test_names_that_a_shell_would_split_are_no_candidates(
             "bmq://d/good",
         ]
 
-    monkeypatch.setattr(options, "_ask", hostile)
-    assert tab("bmq tail bmq://d", "tcp://127.0.0.1:1", monkeypatch, capsys) == ["//d/good"]
+    monkeypatch.setattr(bmq.admin.Admin, "queues", hostile)
+    assert tab("bmq tail bmq://d", broker.uri, monkeypatch, capsys) == ["//d/good"]
 
 
 def test_bash_itself_puts_the_candidate_in_place(broker: BackgroundBroker) -> None:
