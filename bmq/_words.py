@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from bmq import _world
 
-__all__ = ["age", "number", "several", "size"]
+__all__ = ["age", "listed", "number", "several", "size"]
 
 
 def number(value: float) -> str:
@@ -18,6 +19,12 @@ def number(value: float) -> str:
 def several(count: int, what: str) -> str:
     """Return a number with its noun: ``1 queue``, ``2 queues``."""
     return f"{number(count)} {what}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return the first names, and the number of the other ones: ``a, b and 7 more``."""
+    left = len(names) - most
+    return ", ".join(names[:most]) + (f" and {number(left)} more" if left > 0 else "")
 
 
 def size(value: float) -> str:

@@ -8,7 +8,6 @@ import math
 import ssl as ssl_module
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Any, cast
 
 from msgspec import Struct, convert
@@ -119,9 +118,7 @@ class connect:
     async def __aenter__(self) -> Admin:
         return await self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._admin.close()
 
 
@@ -142,7 +139,6 @@ class Admin:
 
     def __init__(self, access: BrokerAccess, timeout: float, process_name: str) -> None:
         self._access = access
-        self._addresses = access.addresses
         self._timeout = timeout
         self._process_name = process_name
         self._connection: AdminConnection | None = None
@@ -154,7 +150,7 @@ class Admin:
         self._others: dict[Address, Admin] = {}
         self._silent: dict[Address, float] = {}
         #: The address of the broker that this client is connected to.
-        self.broker = str(self._addresses[0])
+        self.broker = str(self._access.addresses[0])
 
     # life
 
@@ -176,9 +172,7 @@ class Admin:
     async def __aenter__(self) -> Admin:
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _connected(self) -> AdminConnection:
@@ -258,7 +252,7 @@ class Admin:
             raise _refused(text, failure)
         return result
 
-    async def _ask(self, text: str, kind: str) -> Any:
+    async def _ask(self, text: str, *kinds: str) -> Any:
         """Return the member of an answer that the command schema names for the command.
 
         A broker that routes a command to other nodes answers with one result for each node. The parts of a
@@ -277,13 +271,13 @@ class Admin:
             failures = [(each.source_node_description, _failure_of(each.result)) for each in routed]
             if refusals := [f"{node}: {failure}" for node, failure in failures if failure is not None]:
                 raise _refused(text, "; ".join(refusals))
-        parts = [result[kind] for result in results if kind in result]
+        parts = [result[kind] for result in results for kind in kinds if kind in result]
         if not parts:
             found = printable(", ".join(answer))
-            raise ProtocolError(f"{text!r} was answered with {found}", field=kind)
-        if kind != "purgedQueues":
+            raise ProtocolError(f"{text!r} was answered with {found}", field=kinds[0])
+        if kinds != ("purgedQueues",):
             return parts[0]
-        with reading(kind):
+        with reading("purgedQueues"):
             return [each for part in parts for each in part.get("queues", ())]
 
     async def _explained(self, text: str, kind: str, gap: str) -> Any:
@@ -353,9 +347,9 @@ class Admin:
     async def _nodes(self) -> list[Admin]:
         """Look at the brokers of all addresses; return those that answer, this one first."""
         await self._look()
-        if len(self._addresses) == 1 or not self._views:
+        if len(self._access.addresses) == 1 or not self._views:
             return [self]
-        elsewhere = [address for address in self._addresses if str(address) != self.broker]
+        elsewhere = [address for address in self._access.addresses if str(address) != self.broker]
         others = await asyncio.gather(*map(self._look_elsewhere, elsewhere))
         return [self, *(each for each in others if each is not None)]
 
@@ -363,7 +357,7 @@ class Admin:
         """Return the primary of a queue with its standing; otherwise a node, and at last this broker."""
         await self._look()
         mine = self._standing(uri)
-        if mine.is_primary or len(self._addresses) == 1:
+        if mine.is_primary or len(self._access.addresses) == 1:
             return self, mine
         standings = [(node, node._standing(uri)) for node in await self._nodes()]
         return min(
@@ -394,8 +388,11 @@ class Admin:
 
     async def cluster_status(self, name: str) -> ClusterStatus:
         """Return the state of a cluster: nodes, leader, partitions."""
-        answer = await self.query(f"CLUSTERS CLUSTER {_word(name, 'cluster')} STATUS")
-        return ClusterStatus._read(answer.get("clusterStatus") or answer.get("clusterProxyStatus") or {})
+        return ClusterStatus._read(await self._status(name))
+
+    async def _status(self, name: str) -> Any:
+        command = f"CLUSTERS CLUSTER {_word(name, 'cluster')} STATUS"
+        return await self._ask(command, "clusterStatus", "clusterProxyStatus")
 
     async def topology(self, name: str) -> ClusterTopology:
         """Return the domains and queues of a cluster."""
@@ -421,9 +418,12 @@ class Admin:
 
     async def domain(self, name: str) -> DomainInfo:
         """Return a domain's configuration, the use of its quota, and its queues."""
-        command = f"DOMAINS DOMAIN {_word(name, 'domain')} INFOS"
+        return DomainInfo._read(await self._ask_member(name, "INFOS", "domainInfo"))
+
+    async def _ask_member(self, domain: str, words: str, kind: str) -> Any:
         member = await self._member()
-        return DomainInfo._read(await member._explained(command, "domainInfo", member._proxy_gap))
+        command = f"DOMAINS DOMAIN {_word(domain, 'domain')} {words}"
+        return await member._explained(command, kind, member._proxy_gap)
 
     async def reconfigure(self, name: str) -> None:
         """Have the broker read a domain's configuration anew.
@@ -434,7 +434,7 @@ class Admin:
             AdminError: a broker refused, and keeps its configuration; the other brokers were asked too.
         """
         command = f"DOMAINS RECONFIGURE {_word(name, 'domain')}"
-        nodes = await self._nodes() if len(self._addresses) > 1 else [self]
+        nodes = await self._nodes() if len(self._access.addresses) > 1 else [self]
         refusals: list[AdminError] = []
         for node in nodes:
             try:
@@ -465,9 +465,7 @@ class Admin:
             await self.domain(name)  # raises if the domain does not exist
             purges = [self.queue(uri).purge() for uri in await self.queues() if uri.startswith(prefix)]
             return tuple([each for purge in purges for each in await purge])
-        command = f"DOMAINS DOMAIN {_word(name, 'domain')} PURGE"
-        member = await self._member()
-        return _purged(command, await member._explained(command, "purgedQueues", member._proxy_gap))
+        return _purged(f"DOMAINS DOMAIN {name} PURGE", await self._ask_member(name, "PURGE", "purgedQueues"))
 
     # queues
 
@@ -535,11 +533,10 @@ class QueueAdmin:
 
     def __init__(self, uri: QueueUri, admin: Admin) -> None:
         self._admin = admin
-        domain = f"{uri.domain}.~{uri.tier}" if uri.tier else uri.domain
-        self._prefix = f"DOMAINS DOMAIN {domain} QUEUE {uri.queue}"
+        self.domain = uri.qualified_domain
+        self.uri = uri.canonical
+        self._prefix = f"DOMAINS DOMAIN {self.domain} QUEUE {uri.queue}"
         self._internals = f"{self._prefix} INTERNALS"
-        self.domain = domain
-        self.uri = f"bmq://{domain}/{uri.queue}"
         self.app_id = uri.app_id
 
     async def standing(self) -> Standing:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from bmq import _world
-from bmq._words import age, number, several, size
+from bmq._words import age, listed, number, several, size
 from bmq.admin.results import (
     AppDepth,
     Client,
@@ -280,10 +280,9 @@ class Explanation:
             }
         )
         if others:
-            more = f" and {number(len(others) - _NAMED)} more" if len(others) > _NAMED else ""
             yield (
                 f"A consumer of {app.app_id} opens {self.internals.uri}?id={app.app_id}. Clients that "
-                f"read other applications: {', '.join(others[:_NAMED])}{more}."
+                f"read other applications: {listed(others, _NAMED)}."
             )
 
     def outranked(self, app: AppDepth) -> Iterator[tuple[QueueReader, str]]:
@@ -485,5 +484,4 @@ async def objection(queue: QueueAdmin, *, may_be_new: bool = False) -> str:
         readers = ["a client that the broker does not name"]
     if not readers:
         return ""
-    more = f" and {len(readers) - _MOST_READERS} more" if len(readers) > _MOST_READERS else ""
-    return f"this queue has readers ({', '.join(readers[:_MOST_READERS])}{more}), and {_HARM}"
+    return f"this queue has readers ({listed(readers, _MOST_READERS)}), and {_HARM}"

@@ -117,8 +117,7 @@ class ClusterView:
 async def cluster_view(admin: Admin, cluster: Cluster) -> ClusterView:
     """Return a broker's view of a cluster: one command."""
     proxy = cluster.locality == "remote"
-    kind = "clusterProxyStatus" if proxy else "clusterStatus"
-    content = await admin._ask(f"CLUSTERS CLUSTER {cluster.name} STATUS", kind)
+    content = await admin._status(cluster.name)
     status = ClusterStatus._read(content)
     # Brokers without files report an empty list.
     storage = PartitionStorage._read_all(content.get("clusterStorageSummary") or {}, "fileStores")
@@ -309,10 +308,9 @@ class BrokerView:
 def _domain_of(uri: str) -> str:
     """Return the domain of a queue, with the tier; empty for any text but a queue URI."""
     try:
-        parsed = QueueUri.parse(uri)
+        return QueueUri.parse(uri).qualified_domain
     except InvalidURI:
         return ""
-    return f"{parsed.domain}.~{parsed.tier}" if parsed.tier else parsed.domain
 
 
 class BrokerWatch:
@@ -345,7 +343,7 @@ class BrokerWatch:
         self._copies = copies
         self._left_out = left_out
         self._noted: dict[str, str] = {}
-        self.commands: dict[str, int] = {}
+        self.commands = Counter[str]()
         self.unreadable: dict[str, str] = {}
 
     async def look(self, admin: Admin) -> BrokerView:
@@ -358,9 +356,9 @@ class BrokerWatch:
         await admin._look(whole=True)
         nodes = await admin._nodes()
         clusters = tuple(view for node in nodes for view in node._clusters)
-        self._count("CLUSTERS LIST", len(nodes))
-        self._count("CLUSTER STATUS", len(clusters))
-        self._count("STAT SHOW", len(nodes))
+        self.commands["CLUSTERS LIST"] += len(nodes)
+        self.commands["CLUSTER STATUS"] += len(clusters)
+        self.commands["STAT SHOW"] += len(nodes)
         statistics = {each.uri: each for each in (await admin.statistics()).queues}
         places = self._places(clusters, statistics)
         domains = await self._domains(admin, places)
@@ -403,8 +401,8 @@ class BrokerWatch:
                     tasks.create_task(ask_in_turn())
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
-        self._count("QUEUE LIST", len(found))
-        self._count("QUEUE INTERNALS", len(found))
+        self.commands["QUEUE LIST"] += len(found)
+        self.commands["QUEUE INTERNALS"] += len(found)
         return found
 
     def _note(self, name: str, error: ProtocolError) -> None:
@@ -412,9 +410,6 @@ class BrokerWatch:
         self.unreadable[name] = str(error)
         if name not in self._noted:
             self._left_out(name, error)
-
-    def _count(self, kind: str, number: int = 1) -> None:
-        self.commands[kind] = self.commands.get(kind, 0) + number
 
     def _places(
         self, clusters: tuple[ClusterView, ...], statistics: Iterable[str]
@@ -443,7 +438,7 @@ class BrokerWatch:
         mine = Counter(name for name, _, role in places.values() if role == _PRIMARY)
         domains: dict[str, DomainFigures] = {}
         for name in sorted(self._choose_domains(sorted(names))):
-            self._count("DOMAIN INFOS")
+            self.commands["DOMAIN INFOS"] += 1
             try:
                 info = await admin.domain(name)
             except AdminError:

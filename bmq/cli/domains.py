@@ -25,7 +25,7 @@ from typing import Annotated, Any, Final
 
 import bmq
 from bmq import _world
-from bmq._words import number, several, size
+from bmq._words import listed, number, several, size
 from bmq.admin import Admin, DomainInfo
 from bmq.admin.results import StoredQueue
 from bmq.cli.domain_files import (
@@ -103,7 +103,7 @@ async def apply(
     $ bmq domains apply config/ --config-dir /etc/bmqbrkr
     """
     async with _planned(target, folder, config_dir) as plan:
-        return await _apply(plan, config_dir, output, yes=yes)
+        return await _apply(plan, output, yes=yes)
 
 
 # ---- differences
@@ -214,8 +214,7 @@ def _judge(path: str, old: Any, new: Any, facts: _Facts) -> _Judged:
                 amount = several(total, "message") if unit == "messages" else size(total)
                 return Weight.WARNING, f"the domain holds {amount}: {_FULL}"
             if limits == "queueLimits" and (full := [uri for uri in held if held[uri] > new]):
-                names = ", ".join(full[:3]) + (f" and {len(full) - 3} more" if len(full) > 3 else "")
-                return Weight.WARNING, f"above the limit: {names}; {_FULL}"
+                return Weight.WARNING, f"above the limit: {listed(full, 3)}; {_FULL}"
         case ["maxConsumers" | "maxProducers"] if new and not (old and new > old):
             who = path.removeprefix("max").lower()
             return Weight.WARNING, f"{who} beyond {new} stay connected; further {who} are refused"
@@ -442,14 +441,14 @@ class _Step:
         file: the wanted domain.
         action: what is to be done.
         changes: differences of the running domain, or of the broker's file without a broker.
-        writes: whether the broker's file has to be written.
+        path: the broker's file, if it has to be written.
         notes: further facts for people.
     """
 
     file: DomainFile
     action: str = "none"
     changes: tuple[_Change, ...] = ()
-    writes: bool = False
+    path: Path | None = None
     notes: list[str] = field(default_factory=list[str])
 
     @property
@@ -463,7 +462,7 @@ class _Step:
             "name": self.file.name,
             "file": str(self.file.path),
             "action": self.action,
-            "writes": self.writes,
+            "writes": self.path is not None,
             "findings": findings,
             "notes": self.notes,
             "changes": self.changes,
@@ -480,7 +479,7 @@ class _Step:
             lines += _change_lines(change)
         if self.action == "create":
             lines.append("    the broker loads the domain")
-        if self.writes and self.action in ("change", "create"):
+        if self.path is not None and self.action in ("change", "create"):
             lines.append("    the broker's file is written")
         return lines
 
@@ -567,9 +566,10 @@ async def _plan_step(
         step.action = "refused"
         step.notes.append(f"the broker has no cluster {location}, but {known}")
         return step
-    path = None if config_dir is None else _path_in(config_dir, file.name)
+    path = None if config_dir is None else domain_folder(config_dir) / f"{file.name}.json"
     there = read_domain(path) if path is not None and path.is_file() else None
-    step.writes = path is not None and (there is None or there.content != file.content)
+    if there is None or there.content != file.content:
+        step.path = path
     if nodes and "redirect" not in file.settings:
         before = await _compare_nodes(step, nodes, whole)
     elif nodes and path is None:
@@ -582,7 +582,7 @@ async def _plan_step(
         step.action = "create"
     elif any(change.weight is Weight.REFUSED for change in step.changes):
         step.action = "refused"
-    elif step.changes or step.writes:
+    elif step.changes or step.path is not None:
         step.action = "change"
     return step
 
@@ -630,10 +630,6 @@ async def _running_domain(admin: Admin, name: str) -> DomainInfo | None:
             return None
         raise
     return info if info.name == name else None
-
-
-def _path_in(config_dir: Path, name: str) -> Path:
-    return domain_folder(config_dir) / f"{name}.json"
 
 
 async def _ask_facts(admin: Admin, info: DomainInfo, changes: Iterable[_Change]) -> _Facts:
@@ -690,7 +686,7 @@ def _show(plan: _Plan, output: Form) -> None:
 # ---- applying
 
 
-async def _apply(plan: _Plan, config_dir: Path | None, output: Form, *, yes: bool) -> int:
+async def _apply(plan: _Plan, output: Form, *, yes: bool) -> int:
     steps, left = plan.by("change", "create"), plan.by("refused", "invalid")
     results = Records.of(output, APPLIED)
     if results is None:
@@ -703,7 +699,7 @@ async def _apply(plan: _Plan, config_dir: Path | None, output: Form, *, yes: boo
     for step in (*steps, *left):
         name, problems = step.file.name, ["not applied: see the plan"]
         if step in steps:
-            problems = await _apply_step(step, plan.nodes, config_dir)
+            problems = await _apply_step(step, plan.nodes)
         if results is not None:
             results.write({"name": name, "done": not problems, "problems": problems})
         elif not problems:
@@ -714,10 +710,10 @@ async def _apply(plan: _Plan, config_dir: Path | None, output: Form, *, yes: boo
     return ExitStatus.FAILED if failed else ExitStatus.OK
 
 
-async def _apply_step(step: _Step, nodes: dict[str, Admin], config_dir: Path | None) -> list[str]:
+async def _apply_step(step: _Step, nodes: dict[str, Admin]) -> list[str]:
     """Write the file, have each broker read the file, and compare; return the problems."""
     previous: bytes | None = None
-    path = _path_in(config_dir, step.file.name) if step.writes and config_dir is not None else None
+    path = step.path
     if path is not None:
         try:
             previous = path.read_bytes() if path.exists() else None

@@ -10,7 +10,7 @@ from datetime import datetime
 from msgspec.structs import astuple
 
 import bmq
-from bmq._words import age, number, several, size
+from bmq._words import age, listed, number, several, size
 from bmq.admin import Admin, Internals, QueueStatistics
 from bmq.cli.output import ExitStatus, confirmed, note, tell, tell_gap
 from bmq.cli.records import ABSENT, Form, fields_of, show
@@ -92,8 +92,7 @@ async def queues(
         (unreadable, "the answer cannot be read; bmq explain says why"),
     ):
         if left_out:
-            more = len(left_out) - _NAMED
-            names = ", ".join(left_out[:_NAMED]) + (f" and {number(more)} more" if more > 0 else "")
+            names = listed(left_out, _NAMED)
             status = tell_gap(f"{several(len(left_out), 'queue')} not shown, because {why}: {names}")
     if apps and output is not Form.JSON:
         rows = [row for each in found for row in _by_app(each)]
