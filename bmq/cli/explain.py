@@ -9,7 +9,7 @@ from itertools import chain
 
 import bmq
 from bmq._words import age, number, size
-from bmq.admin import Admin, Internals, QueueAdmin, QueueStatistics, StoredMessage
+from bmq.admin import Internals, QueueAdmin, QueueStatistics, StoredMessage
 from bmq.admin.explanation import Explanation, QueueReader
 from bmq.admin.results import AppDepth
 from bmq.admin.watch import BrokerWatch
@@ -73,7 +73,11 @@ async def explain(
     async with target.admin() as admin:
         if queue is None:
             watch = BrokerWatch(left_out=_note_left_out)
-            for found in await _explain_all(admin, watch):
+            waiting = [each for each in (await watch.look(admin)).queues if each.waits]
+            if not waiting:
+                note("no queue has messages")
+            explained = await watch.explain(admin, waiting)
+            for found in filter(None, (explained[each.uri] for each in waiting)):
                 _show(replace(found, message=message), found.head(), "", "", group_key, records)
                 if records is None:
                     emit("")
@@ -97,15 +101,6 @@ async def explain(
 
 def _note_left_out(name: str, error: bmq.ProtocolError) -> None:
     note(f"bmq explain: {name} is left out: {error}")
-
-
-async def _explain_all(admin: Admin, watch: BrokerWatch) -> list[Explanation]:
-    """Explain all queues with messages, the deepest first."""
-    waiting = [each for each in (await watch.look(admin)).queues if each.waits]
-    if not waiting:
-        note("no queue has messages")
-    found = await watch.explain(admin, waiting)
-    return [each for queue in waiting if (each := found[queue.uri]) is not None]
 
 
 def _show(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import bmq
-from bmq._words import number, size
+from bmq._words import number, several, size
 from bmq.cli import files
 from bmq.cli.messages import from_json, parse_properties
 from bmq.cli.output import BadInput, ExitStatus, emit, note, note_failure, progress_bar
@@ -34,7 +34,7 @@ class _Run:
 
     def __init__(self, queue: bmq.Queue, *, guids: bool, form: Form) -> None:
         self._queue = queue
-        self._writer = Records(form, FIELDS) if form is not Form.TABLE else None
+        self._writer = Records.of(form, FIELDS)
         self._guids = guids
         self._waiting: deque[tuple[str, asyncio.Future[bmq.Ack]]] = deque()
         self.accepted = 0
@@ -183,8 +183,8 @@ async def post(
         seconds = loop.time() - started
     if not quiet:
         speed = f", {number(run.accepted / seconds)} a second" if seconds > 1 else ""
-        what = "1 message" if run.accepted == 1 else f"{number(run.accepted)} messages"
         failed = f", {number(run.failures)} not accepted" if run.failures else ""
+        what = several(run.accepted, "message")
         note(f"{what} accepted ({size(run.bytes)} in {seconds:.2f} s{speed}){failed}")
     return ExitStatus.FAILED if run.failures else ExitStatus.OK
 
