@@ -11,6 +11,7 @@ brokers appear, each with its role.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -41,22 +42,20 @@ class Labels:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._holders: dict[str, set[str]] = {}
+        self._chosen: set[str] = set()
+        # The last names of each broker, also of a silent one.
+        self._names: dict[str, set[str]] = {}
         self._left_out: dict[str, set[str]] = {}
 
     def choose(self, broker: str, names: Iterable[str]) -> frozenset[str]:
         """Return the names with series among all names of a broker; earlier names go first."""
         names = list(names)
-        present = set(names)
-        for name, holders in list(self._holders.items()):
-            if name not in present:
-                holders.discard(broker)
-                if not holders:
-                    del self._holders[name]
+        present = self._names[broker] = set(names)
+        self._chosen &= set[str]().union(*self._names.values())
         for name in names:
-            if name in self._holders or len(self._holders) < self._limit:
-                self._holders.setdefault(name, set()).add(broker)
-        chosen = frozenset(present & self._holders.keys())
+            if len(self._chosen) < self._limit:
+                self._chosen.add(name)
+        chosen = frozenset(present & self._chosen)
         self._left_out[broker] = present - chosen
         return chosen
 
@@ -91,7 +90,7 @@ class _Broker:
         self.view: BrokerView | None = None
         self._explanations: dict[str, Explanation] = {}
         self.stale = 0.0
-        self.failures: dict[str, int] = {}
+        self.failures = Counter[str]()
         self.seconds = 0.0
 
     def _left_out(self, name: str, error: bmq.ProtocolError) -> None:
@@ -113,7 +112,7 @@ class _Broker:
             self._exporter.queues.forget(self.address)
             self._exporter.domains.forget(self.address)
             name = type(error).__name__
-            self.failures[name] = self.failures.get(name, 0) + 1
+            self.failures[name] += 1
             if self._reported != name:
                 expected = isinstance(error, bmq.Error | OSError)
                 what = f"does not answer: {error}" if expected else f"could not be asked: {error!r}"
@@ -198,11 +197,8 @@ class Exporter(Collector):
             if view is not None:
                 views.append(view)
         apps = [len(each.internals.depth.apps) for view in views for each in view.explanations.values()]
-        left_out = {
-            "queues": self.queues.left_out,
-            "domains": self.domains.left_out,
-            "apps": sum(max(0, count - self._max_apps) for count in apps),
-        }
+        apps_left_out = sum(max(0, count - self._max_apps) for count in apps)
+        left_out = {"queues": self.queues.left_out, "domains": self.domains.left_out, "apps": apps_left_out}
         for name, count in left_out.items():
             scrape.add(f"bmq_exporter_left_out_{name}", f"Number of {name} without series", count, {})
         views = _distinct(views)
