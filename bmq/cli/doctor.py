@@ -8,9 +8,10 @@ import socket
 import ssl as ssl_module
 import time
 import uuid
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
-from typing import Final, TypeVar
+from collections.abc import Generator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final
 
 from rich.text import Text
 
@@ -33,8 +34,6 @@ _NO_ANSWER: Final = (
     "The broker did not answer. In a cluster, the queue has no primary: fewer than half of the nodes are up, "
     "or an election is under way. Run bmq doctor for each node, and start the missing nodes."
 )
-T = TypeVar("T")
-
 _PROPERTY = "bmqDoctor"
 # Before every other consumer: no other consumer may receive the message.
 _PRIORITY = 1_000_000
@@ -52,25 +51,33 @@ class _Unfit(bmq.Error):
     """The broker answers, and the queue does not work: it is full, or the probe did not arrive."""
 
 
+@dataclass(slots=True)
+class _Step:
+    """A step; its block sets the result, in words."""
+
+    what: str = ""
+
+
 class _Steps:
-    """Runs steps, and prints result and duration of each step."""
+    """Prints result and duration of each step."""
 
     def __init__(self, output: Form) -> None:
         self._records = Records.of(output, FIELDS)
         self._console = out()
 
-    async def do(self, name: str, step: Awaitable[T], tell: Callable[[T], str], advice: str) -> T:
-        """Run one step.
+    @contextmanager
+    def step(self, name: str, advice: str) -> Generator[_Step]:
+        """Run one step: the block.
 
         Raises:
             _Stopped: the step failed.
         """
         started = time.perf_counter()
+        step = _Step()
         try:
-            result = await step
+            yield step
         except (bmq.Error, BadInput, OSError) as error:
-            reason = str(error) or type(error).__name__
-            self.show(name, time.perf_counter() - started, reason, ok=False)
+            self._show(name, time.perf_counter() - started, str(error) or type(error).__name__, ok=False)
             if isinstance(error, bmq.RequestTimeout):
                 advice = _NO_ANSWER
             if self._records is not None:
@@ -78,23 +85,20 @@ class _Steps:
             else:
                 self._console.print(styled(f"      {advice}"), soft_wrap=True)
             status = ExitStatus.FAILED if isinstance(error, _Unfit) else status_of(error)
-            wrong = isinstance(error, BadInput | bmq.UsageError)
-            raise _Stopped(
-                ExitStatus.UNREACHABLE if status is ExitStatus.USAGE and not wrong else status
-            ) from None
-        self.show(name, time.perf_counter() - started, tell(result), ok=True)
-        return result
+            if status is ExitStatus.USAGE and not isinstance(error, BadInput | bmq.UsageError):
+                status = ExitStatus.UNREACHABLE
+            raise _Stopped(status) from None
+        self._show(name, time.perf_counter() - started, step.what, ok=True)
 
-    def show(self, name: str, seconds: float, what: str, *, ok: bool) -> None:
+    def _show(self, name: str, seconds: float, what: str, *, ok: bool) -> None:
         """Print the result of a step."""
         if self._records is not None:
             record = {"step": name, "ok": ok, "seconds": round(seconds, 6), "what": what}
             self._records.write(record, flush=True)
             return
         line = Text("ok    " if ok else "FAIL  ", style="green" if ok else "bold red")
-        line.append(f"{name:<13}", style="not bold default").append(
-            f"{seconds * 1000:9.2f} ms  ", style="dim"
-        )
+        line.append(f"{name:<13}", style="not bold default")
+        line.append(f"{seconds * 1000:9.2f} ms  ", style="dim")
         line.append(printable(what), style="default")
         self._console.print(line, soft_wrap=True)
 
@@ -135,59 +139,51 @@ async def doctor(
             await _reach(steps, target, address)
         async with AsyncExitStack() as stack:
             who = "with credentials" if target.credentials else "without credentials"
-            session = await steps.do(
-                "negotiate",
-                stack.enter_async_context(target.connect(reconnect=False)),
-                lambda _: f"the broker accepted the session, {who}",
+            advice = (
                 "The port accepts connections, but no session begins: the broker hangs, the server is not a "
                 "BlazingMQ broker, TLS is required (tcps://), or the credentials (--user) are missing or "
-                "wrong.",
+                "wrong."
             )
+            with steps.step("negotiate", advice) as step:
+                session = await stack.enter_async_context(target.connect(reconnect=False))
+                step.what = f"the broker accepted the session, {who}"
             if queue is not None:
-                return await _use(steps, session, target, queue, post=post)
+                await _use(steps, session, target, queue, post=post)
     except _Stopped as stopped:
         return stopped.status
     return ExitStatus.OK
 
 
 async def _reach(steps: _Steps, target: BrokerTarget, address: Address) -> None:
-    loop = asyncio.get_running_loop()
-    await steps.do(
-        "resolve",
-        asyncio.wait_for(
-            loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM), target.timeout
-        ),
-        lambda infos: f"{address.host} is {', '.join(dict.fromkeys(str(info[4][0]) for info in infos))}",
-        f"The name {address.host} does not resolve here: check its spelling, and this machine's DNS.",
-    )
+    advice = f"The name {address.host} does not resolve here: check its spelling, and this machine's DNS."
+    with steps.step("resolve", advice) as step:
+        loop = asyncio.get_running_loop()
+        asked = loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        infos = await asyncio.wait_for(asked, target.timeout)
+        step.what = f"{address.host} is {', '.join(dict.fromkeys(str(info[4][0]) for info in infos))}"
     with ExitStack() as closing:  # also if the output fails
-
-        async def connect() -> asyncio.StreamWriter:
+        advice = (
+            f"No server accepts connections at {address}: check that the broker runs, that the port "
+            "is right, and that no firewall blocks it."
+        )
+        with steps.step("connect", advice) as step:
             opening = asyncio.open_connection(address.host, address.port)
             _, writer = await asyncio.wait_for(opening, target.timeout)
             closing.callback(writer.transport.abort)
-            return writer
-
-        writer = await steps.do(
-            "connect",
-            connect(),
-            lambda writer: "TCP to {}:{}".format(*writer.get_extra_info("peername")[:2]),
-            f"No server accepts connections at {address}: check that the broker runs, that the port "
-            "is right, and that no firewall blocks it.",
+            step.what = "TCP to {}:{}".format(*writer.get_extra_info("peername")[:2])
+        if not address.tls:
+            return
+        advice = (
+            "The certificate was refused, or this port has no TLS: --ca names the trusted "
+            "authorities, --server-name the name in the certificate, --cert and --key this client's "
+            "certificate."
         )
-        if address.tls:
+        with steps.step("TLS", advice) as step:
             context = target.ssl or ssl_module.create_default_context()
             name = target.server_hostname or address.host
-            await steps.do(
-                "TLS",
-                asyncio.wait_for(writer.start_tls(context, server_hostname=name), target.timeout),
-                lambda _: "{} with {}".format(
-                    writer.get_extra_info("cipher")[1], writer.get_extra_info("cipher")[0]
-                ),
-                "The certificate was refused, or this port has no TLS: --ca names the trusted "
-                "authorities, --server-name the name in the certificate, --cert and --key this client's "
-                "certificate.",
-            )
+            await asyncio.wait_for(writer.start_tls(context, server_hostname=name), target.timeout)
+            cipher, version, _ = writer.get_extra_info("cipher")
+            step.what = f"{version} with {cipher}"
 
 
 async def _ask(target: BrokerTarget, uri: str, *, post: bool) -> DomainInfo | None:
@@ -214,74 +210,47 @@ async def _ask(target: BrokerTarget, uri: str, *, post: bool) -> DomainInfo | No
     return domain
 
 
-def _described(domain: DomainInfo | None) -> str:
-    if domain is None:
-        return "unknown mode"
-    return f"{domain.mode or 'unknown'} mode" + (
-        f", applications {', '.join(domain.app_ids)}" if domain.app_ids else ""
-    )
-
-
-async def _room(uri: str, domain: DomainInfo) -> float:
-    """Return the used share of the smaller quota, of the queue or its domain.
-
-    Raises:
-        _Unfit: the quota is reached.
-    """
-    share, whose, full = QueueFigures(uri, domain.name, domain=DomainFigures(domain, 0)).use()
-    if full:
-        raise _Unfit(f"the {whose} has reached its quota: the broker refuses every post")
-    return share
-
-
-async def _use(
-    steps: _Steps, session: bmq.Session, target: BrokerTarget, uri: str, *, post: bool
-) -> ExitStatus:
+async def _use(steps: _Steps, session: bmq.Session, target: BrokerTarget, uri: str, *, post: bool) -> None:
     plain, _, app_id = uri.partition("?id=")
-    domain = await steps.do(
-        "ask",
-        _ask(target, uri, post=post),
-        _described,
+    advice = (
         "Nothing was opened or posted. The name of a queue is bmq://DOMAIN/QUEUE, with ?id=APPID for a "
-        "fanout queue.",
+        "fanout queue."
     )
-    mode, app_ids = (domain.mode, domain.app_ids) if domain else ("", ())
+    with steps.step("ask", advice) as step:
+        domain = await _ask(target, uri, post=post)
+        mode, app_ids = (domain.mode, domain.app_ids) if domain else ("", ())
+        applications = f", applications {', '.join(app_ids)}" if app_ids else ""
+        step.what = f"{mode or 'unknown'} mode{applications}"
     # Each application receives a message, and each copy of the probe has to be removed.
     apps = list(app_ids) if mode == "fanout" and post else [app_id] if app_id or mode != "fanout" else []
-    writer = await steps.do(
-        "open",
-        session.open_queue(plain, write=True, read="" in apps, default_subscription=False),
-        lambda opened: f"{opened.uri} for {'reading and ' if '' in apps else ''}writing",
+    advice = (
         "The broker refused the queue, for the reason above. Check the domain's name, and that the broker "
-        "has the domain's configuration.",
+        "has the domain's configuration."
     )
+    with steps.step("open", advice) as step:
+        writer = await session.open_queue(plain, write=True, read="" in apps, default_subscription=False)
+        step.what = f"{writer.uri} for {'reading and ' if '' in apps else ''}writing"
     readers = {"": writer} if "" in apps else {}
     for app in filter(None, apps):
-        readers[app] = await steps.do(
-            "open",
-            session.open_queue(f"{plain}?id={app}", read=True, default_subscription=False),
-            lambda opened: f"{opened.uri} for reading",
-            _READ,
-        )
+        with steps.step("open", _READ) as step:
+            reader = await session.open_queue(f"{plain}?id={app}", read=True, default_subscription=False)
+            readers[app] = reader
+            step.what = f"{reader.uri} for reading"
     if domain is not None:
-        await steps.do(
-            "quota",
-            _room(writer.uri, domain),
-            lambda share: f"{share:.0%} in use",
-            "Start or speed up the consumers, or raise the quota in the domain's configuration.",
-        )
+        advice = "Start or speed up the consumers, or raise the quota in the domain's configuration."
+        with steps.step("quota", advice) as step:
+            figures = QueueFigures(writer.uri, domain.name, domain=DomainFigures(domain, 0))
+            share, whose, full = figures.use()
+            if full:
+                raise _Unfit(f"the {whose} has reached its quota: the broker refuses every post")
+            step.what = f"{share:.0%} in use"
     if post:
-        status = await _send(steps, session, target, writer, readers)
+        await _send(steps, session, target, writer, readers)
     else:
-        status = ExitStatus.OK
         note("bmq doctor: nothing was posted; --post posts, receives and confirms one marked message")
-    await steps.do(
-        "close",
-        session.close(),
-        lambda _: "the session",
-        "The session could not be closed: see the broker's log.",
-    )
-    return status
+    with steps.step("close", "The session could not be closed: see the broker's log.") as step:
+        await session.close()
+        step.what = "the session"
 
 
 async def _send(
@@ -290,48 +259,41 @@ async def _send(
     target: BrokerTarget,
     writer: bmq.Queue,
     readers: dict[str, bmq.Queue],
-) -> ExitStatus:
+) -> None:
     """Post the probe, receive it for each application, and remove it in any case."""
     mark = uuid.uuid4().hex
     guid = derived_guid(mark)
     left = dict(readers)
     consumers: dict[str, bmq.Consumer] = {}
     for app, reader in readers.items():
-        consumers[app] = await steps.do(
-            "subscribe",
-            reader.subscribe(f'{_PROPERTY} == "{mark}"', priority=_PRIORITY).open(),
-            lambda each: f"to {each.expressions[0]}",
-            _READ,
-        )
-
-    async def receive(app: str) -> str:
-        try:
-            message = await consumers[app].receive(target.timeout)
-        except bmq.TimedOut:
-            raise _Unfit(
-                f"the message was accepted, and did not arrive within {target.timeout:g} s"
-            ) from None
-        message.confirm()
-        del left[app]
-        return f"{message.guid}, {len(message.data)} bytes" + (f", for {app}" if app else "")
-
+        with steps.step("subscribe", _READ) as step:
+            consumer = reader.subscribe(f'{_PROPERTY} == "{mark}"', priority=_PRIORITY)
+            consumers[app] = await consumer.open()
+            step.what = f"to {consumers[app].expressions[0]}"
     try:
-        await steps.do(
-            "post",
-            writer.post(b"bmq doctor", properties={_PROPERTY: mark}, guid=guid, timeout=target.timeout),
-            lambda ack: f"accepted as {ack.guid}",
+        advice = (
             "The broker did not accept the message: LIMIT_MESSAGES and LIMIT_BYTES mean a full quota (bmq "
-            "queues, bmq explain); for any other reason, see the broker's log.",
+            "queues, bmq explain); for any other reason, see the broker's log."
         )
-        for app in readers:
-            await steps.do(
-                "receive",
-                receive(app),
-                str,
-                f"If bmq explain {writer.uri} reports messages to be redelivered, these were returned (by "
-                "bmq tail, or by a closed consumer) and match no subscription: the broker delivers nothing "
-                "else until a consumer takes them. Otherwise see the broker's log.",
-            )
+        with steps.step("post", advice) as step:
+            properties = {_PROPERTY: mark}
+            ack = await writer.post(b"bmq doctor", properties=properties, guid=guid, timeout=target.timeout)
+            step.what = f"accepted as {ack.guid}"
+        advice = (
+            f"If bmq explain {writer.uri} reports messages to be redelivered, these were returned (by "
+            "bmq tail, or by a closed consumer) and match no subscription: the broker delivers nothing "
+            "else until a consumer takes them. Otherwise see the broker's log."
+        )
+        for app, consumer in consumers.items():
+            with steps.step("receive", advice) as step:
+                try:
+                    message = await consumer.receive(target.timeout)
+                except bmq.TimedOut:
+                    late = f"the message was accepted, and did not arrive within {target.timeout:g} s"
+                    raise _Unfit(late) from None
+                message.confirm()
+                del left[app]
+                step.what = f"{message.guid}, {len(message.data)} bytes" + (f", for {app}" if app else "")
     except _Stopped:
         if left and session.state is not bmq.SessionState.STARTED:
             note(f"bmq doctor: the message {guid} may stay in the queue until it expires")
@@ -340,4 +302,3 @@ async def _send(
         # Nothing is printed here: output may have failed, and the probe has to go all the same.
         for reader in left.values():
             reader.confirm(guid)
-    return ExitStatus.OK
