@@ -27,6 +27,7 @@ from msgspec.structs import asdict
 
 import bmq
 from bmq._json import orjson
+from bmq._version import install
 from bmq.wire.printable import printable as printable_in_part
 
 # Failures of a verb with a line each.
@@ -60,6 +61,21 @@ class ExitStatus(IntEnum):
 
 class BadInput(ValueError):
     """The input is wrong; the message names the error and its place."""
+
+
+@contextmanager
+def needing(package: str, what: str, extras: str) -> Generator[None]:
+    """Import an optional package in the block.
+
+    Raises:
+        BadInput: the package is missing; ``what``, such as "the page needs", begins the message.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise BadInput(f"{what} an extra: {install(extras)}") from None
 
 
 # ---- data

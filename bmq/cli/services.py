@@ -8,9 +8,8 @@ import os
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
-from bmq._version import install
 from bmq._words import number, several
-from bmq.cli.output import BadInput, emit, note
+from bmq.cli.output import BadInput, emit, needing, note
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import argument, option, verb
 from bmq.client.address import parse_addresses
@@ -47,12 +46,8 @@ async def console(
     $ bmq console --broker prod --read-only
     $ bmq broker --console
     """
-    try:
+    with needing("aiohttp", "the page needs", "console"):
         from bmq.console import Console, RemoteBroker
-    except ModuleNotFoundError as error:
-        if error.name != "aiohttp":
-            raise
-        raise BadInput(f"the page needs an extra: {install('console')}") from None
     page = Console(
         RemoteBroker(target.uri, **target.access, timeout=target.timeout),
         host=host,
@@ -101,14 +96,10 @@ async def exporter(
     $ bmq exporter tcp://node1:30114,tcp://node2:30114,tcp://node3:30114 --listen 0.0.0.0:30190
     $ bmq exporter --broker prod --interval 30 --domain bmq.test.mem.priority
     """
-    try:
+    with needing("prometheus_client", "the metrics need", "cli,prometheus"):
         from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
         from bmq.cli.exporter import Exporter
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "prometheus_client":
-            raise
-        raise BadInput(f"the metrics need an extra: {install('cli,prometheus')}") from None
     if addresses is not None:
         if target.named:
             raise BadInput(f"give the brokers once: {addresses} or --broker {target.uri}")
@@ -123,7 +114,8 @@ async def exporter(
         max_details=max_details,
         only=frozenset(domain or ()),
     )
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(exporter.close)
         await exporter.ask_all()
         registry = CollectorRegistry()
         registry.register(exporter)
@@ -132,16 +124,11 @@ async def exporter(
             server, thread = start_http_server(port, host, registry)
         except (OSError, OverflowError) as error:
             raise BadInput(f"--listen {listen}: {error}; choose another address or port") from error
-        try:
-            shown = f"[{host}]" if ":" in host else host
-            emit(f"http://{shown}:{server.server_port}/metrics", flush=True)
-            await exporter.run()
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
-    finally:
-        await exporter.close()
+        for end in (thread.join, server.server_close, server.shutdown):  # the last one first
+            stack.callback(end)
+        shown = f"[{host}]" if ":" in host else host
+        emit(f"http://{shown}:{server.server_port}/metrics", flush=True)
+        await exporter.run()
 
 
 def _listen_address(text: str) -> tuple[str, int]:

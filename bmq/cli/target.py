@@ -22,9 +22,8 @@ import msgspec
 from msgspec import structs
 
 import bmq
-from bmq._version import install
 from bmq.cli.files import replace_file
-from bmq.cli.output import BadInput, has_terminal
+from bmq.cli.output import BadInput, has_terminal, needing
 
 _DEFAULT_URI: Final = "tcp://localhost:30114"
 _VERSION: Final = 1
@@ -184,22 +183,22 @@ def edit_contexts() -> Generator[Contexts]:
 # ---- passwords
 
 
+def _keyring() -> Any:
+    """Import the library on first use: the import and the search for a keyring take a tenth of a second."""
+    with needing("keyring", "the keyring needs", "keyring"):
+        import keyring
+    return keyring
+
+
 def call_keyring(method: str, context: str, *values: str) -> Any:
     """Call a method of the library ``keyring`` for the password of a context.
-
-    The library is imported on first use: the import and the search for a keyring take a tenth of a second.
 
     Raises:
         BadInput: the extra is missing, or the keyring refuses. Each kind of keyring has other exceptions.
     """
+    library = _keyring()
     try:
-        import keyring
-
-        return getattr(keyring, method)(f"bmq:{context}", *values)
-    except ModuleNotFoundError as error:
-        if error.name != "keyring":
-            raise
-        raise BadInput(f"the keyring needs an extra: {install('keyring')}") from None
+        return getattr(library, method)(f"bmq:{context}", *values)
     except Exception as error:
         why = (str(error) or type(error).__name__)[:200]
         raise BadInput(
@@ -211,11 +210,9 @@ def call_keyring(method: str, context: str, *values: str) -> Any:
 def why_no_keyring() -> str:
     """Return the reason why the keyring is unusable; empty for a usable keyring."""
     try:
-        import keyring
-
-        usable = float(keyring.get_keyring().priority) > 0
-    except ModuleNotFoundError:
-        return f"the keyring needs an extra: {install('keyring')}"
+        usable = float(_keyring().get_keyring().priority) > 0
+    except BadInput as error:
+        return str(error)
     except Exception as error:
         return f"the keyring of this system does not work: {str(error)[:200]}"
     return "" if usable else "this system has no keyring"
