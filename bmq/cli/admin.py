@@ -45,7 +45,7 @@ async def admin(
     words: list[str] = argument(
         "COMMAND...", "With or without quotes; HELP lists the commands.", autocompletion=admin_words
     ),
-    yes: bool = option("--yes -y", "Do not ask before a dangerous command.", False),
+    yes: bool = option("--yes -y", "Do not ask before a dangerous command."),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Send a command in the broker's own language and print the answer.

@@ -63,16 +63,14 @@ FIELDS = fields_of(_Result)
 async def bench(
     target: BrokerTarget,
     queue: str | None = argument(
-        "[QUEUE]",
-        f"An empty priority queue without other users; by default a new one of {_DOMAIN}.",
-        None,
+        "[QUEUE]", f"An empty priority queue without other users; by default a new one of {_DOMAIN}."
     ),
     messages: int = option("--messages -n", "Number of messages to produce and consume.", 100_000, min=1),
     payload: int = option("--size -s", "Size of each payload in bytes.", 256, min=1),
     properties: int = option("--properties", "Number of properties of each message.", 0, min=0, max=255),
     rounds: int = option("--rounds", "Number of consecutive round trips.", 2000, min=1),
     phases: list[str] | None = option(
-        "--phase PHASE", "Only this phase: produce, consume or roundtrip. Repeatable.", None
+        "--phase PHASE", "Only this phase: produce, consume or roundtrip. Repeatable."
     ),
     rate: float = option(
         "--rate", "Round trips per second, by a schedule; 0 for one after another.", 0.0, min=0.0

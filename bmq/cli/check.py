@@ -25,13 +25,13 @@ FIELDS = (
 def check(
     expressions: list[str] = argument("EXPRESSION...", "Subscription expressions; '' matches every message."),
     properties: list[str] | None = option(
-        "--property -p NAME[:TYPE]=VALUE", "A property of a message to test the expressions with.", None
+        "--property -p NAME[:TYPE]=VALUE", "A property of a message to test the expressions with."
     ),
-    empty: bool = option("--empty", "Test the expressions with a message without properties.", False),
+    empty: bool = option("--empty", "Test the expressions with a message without properties."),
     priorities: list[int] | None = option(
-        "--priority -P", "Priority of each expression, in order; 0 by default.", None
+        "--priority -P", "Priority of each expression, in order; 0 by default."
     ),
-    full: list[int] | None = option("--full N", "Treat the consumer of the N-th expression as full.", None),
+    full: list[int] | None = option("--full N", "Treat the consumer of the N-th expression as full."),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Check subscription expressions without a broker: syntax, cost, and matches.

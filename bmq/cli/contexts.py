@@ -96,7 +96,7 @@ def _place(entry: Context) -> str | None:
 @verb("contexts show", broker=False)
 def show(
     name: str | None = argument(
-        "[NAME]", "Name of the context; by default the one in use.", None, autocompletion=complete_contexts
+        "[NAME]", "Name of the context; by default the one in use.", autocompletion=complete_contexts
     ),
     output: OUTPUT = Form.TABLE,
 ) -> None:
@@ -126,29 +126,26 @@ def show(
 def add(
     name: str = argument("NAME", "Name of the context."),
     address: str = argument("ADDRESS", "tcp://HOST:PORT, or tcps:// for TLS; several addresses with commas."),
-    domain: str | None = option("--domain -d DOMAIN", "Domain of queues that are given by name alone.", None),
-    user: str | None = option("--user NAME", "User name.", None),
+    domain: str | None = option("--domain -d DOMAIN", "Domain of queues that are given by name alone."),
+    user: str | None = option("--user NAME", "User name."),
     store: str | None = option(
         "--store keyring|file",
         "Where to store the password; by default the keyring, and the file without a keyring.",
-        None,
     ),
-    password_stdin: bool = option(
-        "--password-stdin", "Read the password to store from standard input.", False
-    ),
+    password_stdin: bool = option("--password-stdin", "Read the password to store from standard input."),
     password_file: str | None = option(
-        "--password-file FILE", "Store no password: read this file at each use.", None
+        "--password-file FILE", "Store no password: read this file at each use."
     ),
-    password_env: str | None = option("--password-env NAME", "Store no password: use this variable.", None),
+    password_env: str | None = option("--password-env NAME", "Store no password: use this variable."),
     password_command: str | None = option(
-        "--password-command COMMAND", "Store no password: run this command at each use.", None
+        "--password-command COMMAND", "Store no password: run this command at each use."
     ),
-    ca: str | None = option("--ca FILE", "Trusted certificates.", None),
-    cert: str | None = option("--cert FILE", "This client's certificate.", None),
-    key: str | None = option("--key FILE", "Key of the certificate.", None),
-    server_name: str | None = option("--server-name NAME", "Name in the broker's certificate.", None),
-    use: bool = option("--use", "Use the context from now on.", False),
-    replace: bool = option("--replace", "Replace a context of the same name.", False),
+    ca: str | None = option("--ca FILE", "Trusted certificates."),
+    cert: str | None = option("--cert FILE", "This client's certificate."),
+    key: str | None = option("--key FILE", "Key of the certificate."),
+    server_name: str | None = option("--server-name NAME", "Name in the broker's certificate."),
+    use: bool = option("--use", "Use the context from now on."),
+    replace: bool = option("--replace", "Replace a context of the same name."),
 ) -> None:
     """Add a context: a name for a broker with its credentials.
 
@@ -244,8 +241,8 @@ def _password(user: str, *, stdin: bool) -> str:
 
 @verb("contexts use", broker=False)
 def use(
-    name: str | None = argument("[NAME]", "Name of the context.", None, autocompletion=complete_contexts),
-    none: bool = option("--none", "Use no context.", False),
+    name: str | None = argument("[NAME]", "Name of the context.", autocompletion=complete_contexts),
+    none: bool = option("--none", "Use no context."),
 ) -> None:
     """Use a context for all commands without --context, --broker, BMQ_CONTEXT and BMQ_BROKER_URI.
 

@@ -32,13 +32,12 @@ _HEXADECIMAL = set(b"0123456789abcdefABCDEF \t\r\n")
 
 @verb("decode", broker=False)
 async def decode(
-    texts: list[str] | None = argument("[HEX]...", "Events as hexadecimal digits.", None),
+    texts: list[str] | None = argument("[HEX]...", "Events as hexadecimal digits."),
     file: str | None = option(
         "--file -f FILE",
         "A file of raw bytes, of hexadecimal digits, or of recorded lines; - for standard input.",
-        None,
     ),
-    brief: bool = option("--brief -s", "Print one line for each event.", False),
+    brief: bool = option("--brief -s", "Print one line for each event."),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Decode bytes of the protocol, field by field: offset, name, value.

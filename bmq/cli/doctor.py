@@ -107,9 +107,9 @@ class _Steps:
 async def doctor(
     target: BrokerTarget,
     queue: str | None = argument(
-        "[QUEUE|BROKER]", "A queue to open, with ?id=APPID for a fanout queue; or a broker.", None
+        "[QUEUE|BROKER]", "A queue to open, with ?id=APPID for a fanout queue; or a broker."
     ),
-    post: bool = option("--post", "Post a marked message to the queue, receive it, and confirm it.", False),
+    post: bool = option("--post", "Post a marked message to the queue, receive it, and confirm it."),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Try each step from here to a broker, and print a remedy for the step that fails.

@@ -64,9 +64,7 @@ async def plan_changes(
     target: BrokerTarget,
     folder: _FOLDER,
     config_dir: _CONFIG_DIR = None,
-    offline: bool = option(
-        "--offline", "Ask no broker: check the files, and compare with --config-dir.", False
-    ),
+    offline: bool = option("--offline", "Ask no broker: check the files, and compare with --config-dir."),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Compare files of domains with the broker, and show the differences with their consequences.
@@ -92,7 +90,7 @@ async def apply(
     folder: _FOLDER,
     config_dir: _CONFIG_DIR = None,
     output: OUTPUT = Form.TABLE,
-    yes: bool = option("--yes -y", "Do not ask first.", False),
+    yes: bool = option("--yes -y", "Do not ask first."),
 ) -> int:
     """Apply files of domains to the running broker, after showing the plan.
 

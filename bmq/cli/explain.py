@@ -38,15 +38,14 @@ async def explain(
     queue: str | None = argument(
         "[QUEUE]",
         "bmq://DOMAIN/QUEUE, with ?id=APPID for one application; by default all queues with messages.",
-        None,
     ),
-    guid: str | None = argument("[GUID]", "GUID of a message, as listed by bmq peek.", None),
+    guid: str | None = argument("[GUID]", "GUID of a message, as listed by bmq peek."),
     properties: list[str] | None = option(
-        "--property -p NAME[:TYPE]=VALUE", "A property of a message, to find the message's consumer.", None
+        "--property -p NAME[:TYPE]=VALUE", "A property of a message, to find the message's consumer."
     ),
-    empty: bool = option("--empty", "Find the consumer of a message without properties.", False),
+    empty: bool = option("--empty", "Find the consumer of a message without properties."),
     group_key: str | None = option(
-        "--group-key KEY", "Name the member of the group that holds a key, and why it waits.", None
+        "--group-key KEY", "Name the member of the group that holds a key, and why it waits."
     ),
     output: OUTPUT = Form.TABLE,
 ) -> int:

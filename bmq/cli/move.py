@@ -74,17 +74,16 @@ async def move(
         "Queue to take from: bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue.",
     ),
     destination: str = argument("DESTINATION", "Queue to post to: bmq://DOMAIN/QUEUE."),
-    where: str | None = option("--where -w EXPR", "Only messages that match this expression.", None),
-    limit: int | None = option("--limit -n", "Maximum number of messages to move.", None, min=1),
-    rate: float | None = option("--rate -r", "Maximum number of messages per second.", None, min=0.001),
+    where: str | None = option("--where -w EXPR", "Only messages that match this expression."),
+    limit: int | None = option("--limit -n", "Maximum number of messages to move.", min=1),
+    rate: float | None = option("--rate -r", "Maximum number of messages per second.", min=0.001),
     to_broker: str | None = option(
         "--to-broker NAME|URI",
         "Broker of the destination, if it is another one.",
-        None,
         autocompletion=complete_contexts,
     ),
     idle: float = option("--idle SECONDS", "End after this time without a message.", 1.0, min=0.01),
-    quiet: bool = option("--quiet -q", "Print no progress bar and no summary.", False),
+    quiet: bool = option("--quiet -q", "Print no progress bar and no summary."),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Move messages between queues, with payload and properties.

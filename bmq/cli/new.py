@@ -54,7 +54,7 @@ def new(
     kind: Kind = argument("service|pipeline|test", "The kind of project."),
     name: str = argument("NAME", "Name of the project: letters, digits, '-', '_', '.'."),
     directory: Path | None = option(
-        "--directory -d DIR", "Folder of the project; by default NAME.", None, show_default=False
+        "--directory -d DIR", "Folder of the project; by default NAME.", show_default=False
     ),
 ) -> None:
     """Create a project that runs: a program, its tests, a container file, and a workflow for GitHub Actions.

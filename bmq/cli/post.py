@@ -88,38 +88,32 @@ class _Run:
 async def post(
     target: BrokerTarget,
     queue: str = argument("QUEUE", "bmq://DOMAIN/QUEUE"),
-    payloads: list[str] | None = argument("[PAYLOAD]...", "Payloads: each is one message.", None),
+    payloads: list[str] | None = argument("[PAYLOAD]...", "Payloads: each is one message."),
     file: list[str] | None = option(
-        "--file -f FILE", "A file with one message; - for standard input. Repeatable.", None
+        "--file -f FILE", "A file with one message; - for standard input. Repeatable."
     ),
-    lines: bool = option("--lines", "Each line of the input is one message.", False),
-    ndjson: bool = option(
-        "--ndjson", "Each line is one message as JSON, in the form of bmq tail --json.", False
-    ),
+    lines: bool = option("--lines", "Each line of the input is one message."),
+    ndjson: bool = option("--ndjson", "Each line is one message as JSON, in the form of bmq tail --json."),
     template: str | None = option(
         "--template TEXT|@FILE",
         "Text of each message, with placeholders, also in --property: {{counter}}, {{uuid}}, "
         "{{now}}, {{now:ms}}, {{random:1:6}}, {{row.COLUMN}}; with |json as a JSON value.",
-        None,
     ),
     data: str | None = option(
-        "--data FILE",
-        "Rows for --template, one message for each: CSV with a header, or JSON lines (.jsonl).",
-        None,
+        "--data FILE", "Rows for --template, one message for each: CSV with a header, or JSON lines (.jsonl)."
     ),
     properties: list[str] | None = option(
         "--property -p NAME[:TYPE]=VALUE",
         "A property of every message. Types: bool, char, short, int32, int64, string, binary (hex). "
         "Without a type, true, false and whole numbers are converted.",
-        None,
     ),
-    tags: list[str] | None = option("--tag -t TAG", "A tag of every message.", None),
+    tags: list[str] | None = option("--tag -t TAG", "A tag of every message."),
     count: int = option("--count -n", "Post all messages this many times.", 1, min=1),
-    rate: float | None = option("--rate -r", "Maximum number of messages per second.", None, min=0.001),
-    compress: bool = option("--compress", "Compress payloads of 1,024 bytes or more.", False),
-    guids: bool = option("--guids", "Print the GUID of each accepted message.", False),
+    rate: float | None = option("--rate -r", "Maximum number of messages per second.", min=0.001),
+    compress: bool = option("--compress", "Compress payloads of 1,024 bytes or more."),
+    guids: bool = option("--guids", "Print the GUID of each accepted message."),
     output: OUTPUT = Form.TABLE,
-    quiet: bool = option("--quiet -q", "Print no progress bar and no summary.", False),
+    quiet: bool = option("--quiet -q", "Print no progress bar and no summary."),
 ) -> int:
     """Post messages to a queue, and wait until the broker has accepted them.
 

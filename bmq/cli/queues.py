@@ -60,8 +60,8 @@ _NAMED = 5
 @verb("queues")
 async def queues(
     target: BrokerTarget,
-    domain: str | None = argument("[DOMAIN]", "Only queues of this domain.", None),
-    apps: bool = option("--apps -a", "Print one line for each application.", False),
+    domain: str | None = argument("[DOMAIN]", "Only queues of this domain."),
+    apps: bool = option("--apps -a", "Print one line for each application."),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """List queues with their messages, their clients, and their unconfirmed messages.
@@ -172,7 +172,7 @@ _STAT_COLUMNS: dict[str, Callable[[QueueStatistics], str]] = {
 @verb("stat")
 async def stat(
     target: BrokerTarget,
-    queue: str | None = argument("[QUEUE|DOMAIN]", "Only this queue, or the queues of this domain.", None),
+    queue: str | None = argument("[QUEUE|DOMAIN]", "Only this queue, or the queues of this domain."),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Show the broker's statistics by queue: messages posted, delivered and confirmed since the start.
@@ -277,7 +277,7 @@ _PURGE_COLUMNS: dict[str, Callable[[_Deleted], str]] = {
 async def purge(
     target: BrokerTarget,
     what: str = argument("QUEUE|DOMAIN", "bmq://DOMAIN/QUEUE, with ?id=APPID for one application"),
-    yes: bool = option("--yes -y", "Do not ask.", False),
+    yes: bool = option("--yes -y", "Do not ask."),
     output: OUTPUT = Form.TABLE,
 ) -> int:
     """Delete all messages of a queue, of one application of a queue, or of a whole domain.

@@ -31,18 +31,16 @@ _PROCESS_FORMAT: Final = "%(asctime)s %(levelname)s [{}] %(name)s: %(message)s"
 async def run(
     target: str = argument("MODULE[:APP]", "The bmq.App: module, and name in the module."),
     directory: Path = option("--dir -d DIR", "Directory that is searched for modules first.", Path()),
-    reload: bool = option("--reload", "Restart when a Python file in DIR changes; for development.", False),
+    reload: bool = option("--reload", "Restart when a Python file in DIR changes; for development."),
     processes: int = option("--processes -n N", "Number of processes.", 1, min=1, max=_MOST),
     health: str | None = option(
         "--health HOST:PORT",
         "Address for /livez, /readyz and /metrics, instead of the app's own.",
-        None,
         show_default=False,
     ),
     log_level: str | None = option(
         "--log-level LEVEL",
         f"One of {', '.join(_LEVELS)}. Default: the program's own level, or info.",
-        None,
         show_default=False,
     ),
 ) -> int | None:
@@ -185,14 +183,11 @@ async def changes(directory: Path) -> AsyncIterator[Path]:
 @verb("docs", broker=False)
 async def docs(
     target: str = argument("MODULE[:APP]", "The bmq.App: module, and name in the module."),
-    yaml: bool = option("--yaml", "Print YAML instead of JSON.", False),
-    title: str | None = option(
-        "--title", "Title of the document; by default MODULE.", None, show_default=False
-    ),
+    yaml: bool = option("--yaml", "Print YAML instead of JSON."),
+    title: str | None = option("--title", "Title of the document; by default MODULE.", show_default=False),
     release: str | None = option(
         "--release VERSION",
         "Version of the application; by default __version__ of the module, or 0.1.0.",
-        None,
         show_default=False,
     ),
     directory: Path = option("--dir -d DIR", "Directory that is searched for modules first.", Path()),

@@ -23,15 +23,12 @@ async def console(
     host: str = option("--host", "Address to listen on.", "127.0.0.1"),
     port: int = option("--port", "Port to listen on; 0 selects a free port.", 30180, min=0, max=65535),
     allow_host: list[str] | None = option(
-        "--allow-host NAME", "A host name under which browsers may open the page. Repeatable.", None
+        "--allow-host NAME", "A host name under which browsers may open the page. Repeatable."
     ),
-    read_only: bool = option(
-        "--read-only", "Refuse to post, to purge, and to take messages for display.", False
-    ),
+    read_only: bool = option("--read-only", "Refuse to post, to purge, and to take messages for display."),
     dead_letters: list[str] | None = option(
         "--dead-letters PATTERN",
         "Queues with dead letters, as bmq://DOMAIN/*.failed. Repeatable. Default: *.dead.",
-        None,
     ),
     interval: float = option("--interval -i SECONDS", "Time between two queries.", 1.0, min=0.1),
 ) -> None:
@@ -66,9 +63,7 @@ async def console(
 @verb("exporter", service=True)
 async def exporter(
     target: BrokerTarget,
-    addresses: str | None = argument(
-        "[BROKER,...]", "Addresses of all nodes of a cluster, and of proxies.", None
-    ),
+    addresses: str | None = argument("[BROKER,...]", "Addresses of all nodes of a cluster, and of proxies."),
     listen: str = option("--listen ADDRESS:PORT", "Address to serve; port 0 selects a free port.", _DEFAULT),
     interval: float = option("--interval -i SECONDS", "Time between two rounds of commands.", 15.0, min=1.0),
     max_queues: int = option("--max-queues N", "Number of queues, and of domains, with series.", 1000, min=0),
@@ -79,7 +74,7 @@ async def exporter(
         200,
         min=0,
     ),
-    domain: list[str] | None = option("--domain DOMAIN", "Only the queues of this domain. Repeatable.", None),
+    domain: list[str] | None = option("--domain DOMAIN", "Only the queues of this domain. Repeatable."),
 ) -> None:
     """Serve the metrics of brokers for Prometheus: queues, consumers, quotas, nodes and partitions.
 
@@ -143,7 +138,7 @@ async def mover(
     target: BrokerTarget,
     queues: list[str] = argument("QUEUE...", "The delay queue: bmq://DOMAIN/NAME.delayed"),
     longest: float | None = option(
-        "--longest SECONDS", "Warn if the broker does not keep messages for this long.", None, min=0
+        "--longest SECONDS", "Warn if the broker does not keep messages for this long.", min=0
     ),
     lookahead: float = option(
         "--lookahead SECONDS",
@@ -155,16 +150,14 @@ async def mover(
     allow: list[str] | None = option(
         "--allow PATTERN",
         "Permitted destination queues, as bmq://DOMAIN/*. Default: the queue's own domain.",
-        None,
         show_default=False,
     ),
     dead_letters: str | None = option(
         "--dead-letters QUEUE",
         "Queue for messages without a possible destination. Default: such messages stay in the delay queue.",
-        None,
     ),
-    wait: bool = option("--wait", "Wait for an unreachable broker, instead of ending with status 3.", False),
-    quiet: bool = option("--quiet -q", "Print no summary.", False),
+    wait: bool = option("--wait", "Wait for an unreachable broker, instead of ending with status 3."),
+    quiet: bool = option("--quiet -q", "Print no summary."),
 ) -> None:
     """Pass delayed messages on at the due time, until interrupted.
 

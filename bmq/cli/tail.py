@@ -36,31 +36,29 @@ async def tail(
     target: BrokerTarget,
     queue: str = argument("QUEUE", "bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue"),
     expression: str | None = option(
-        "--expression -e EXPR", "Only messages that match this expression, such as 'x > 1'.", None
+        "--expression -e EXPR", "Only messages that match this expression, such as 'x > 1'."
     ),
-    tags: list[str] | None = option("--tag -t TAG", "Only messages with one of these tags.", None),
+    tags: list[str] | None = option("--tag -t TAG", "Only messages with one of these tags."),
     count: int | None = option(
-        "--count -n", "End after this number of messages; the status is 1 if fewer arrive.", None, min=1
+        "--count -n", "End after this number of messages; the status is 1 if fewer arrive.", min=1
     ),
     since: str | None = option(
         "--since TIME",
         "Only messages that arrived at the broker since: 10m, 1h30m, 2d, or a time such as "
         "2026-05-01T12:00 (UTC without a zone).",
-        None,
     ),
-    follow: bool = option("--follow -f", "Continue until Ctrl-C (or --count, or --idle).", False),
+    follow: bool = option("--follow -f", "Continue until Ctrl-C (or --count, or --idle)."),
     idle: float | None = option(
-        "--idle SECONDS", "End after this time without a message.", None, min=0, show_default="1"
+        "--idle SECONDS", "End after this time without a message.", min=0, show_default="1"
     ),
     confirm: bool = option(
-        "--confirm/--no-confirm", "Confirm the printed messages, which removes them from the queue.", False
+        "--confirm/--no-confirm", "Confirm the printed messages, which removes them from the queue."
     ),
     output: OUTPUT = Form.TABLE,
     fields: str | None = option(
         "--fields LIST",
         "Print only these fields, separated by tabs: guid, queue, size, data, properties, "
         "redelivered, or names of properties.",
-        None,
     ),
     priority: int = option("--priority", "The consumer's priority.", 0),
     max_unconfirmed: int = option(

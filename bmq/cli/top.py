@@ -86,9 +86,9 @@ _EXPENDABLE = [[*_COLUMNS].index(name) for name in ("writers>", "bytes>", "reade
 @verb("top")
 async def top(
     target: BrokerTarget,
-    queue: str | None = argument("[QUEUE|DOMAIN]", "Only this queue with its clients, or this domain.", None),
+    queue: str | None = argument("[QUEUE|DOMAIN]", "Only this queue with its clients, or this domain."),
     interval: float = option("--interval -i SECONDS", "Time between two queries.", 1.0, min=0.1),
-    count: int | None = option("--count -n", "End after this many refreshes.", None, min=1),
+    count: int | None = option("--count -n", "End after this many refreshes.", min=1),
     sort: str = option("--sort -s", f"Order: {', '.join(_SORTS)}; the largest first.", "rate"),
     limit: int = option("--limit -l", "Maximum number of queues to show.", 20, min=1),
     output: OUTPUT = Form.TABLE,

@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Coroutine
 from functools import partial, wraps
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_type_hints
 
 import typer
 from typer.models import ParameterInfo
@@ -33,7 +33,7 @@ def option(form: str, text: str, default: Any = ..., **more: Any) -> Any:
     Args:
         form: the names and the name of the value, as in the help: ``--interval -i SECONDS``.
         text: the help.
-        default: the value without the option.
+        default: the value without the option; by default False for a flag, and otherwise None.
         more: further arguments of ``typer.Option``.
     """
     words = form.split()
@@ -47,7 +47,7 @@ def argument(form: str, text: str, default: Any = ..., **more: Any) -> Any:
     Args:
         form: the name of the value, as in the help; names of queues and domains have candidates.
         text: the help.
-        default: the value without the argument.
+        default: the value without the argument; by default None if the type permits it.
         more: further arguments of ``typer.Argument``.
     """
     words = form.strip("[].").split("|")
@@ -159,6 +159,8 @@ def _declared(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
     declaration = default = parameter.default
     if isinstance(declaration, ParameterInfo):
         default, declaration.default = declaration.default, ...
+        if default is ... and (hint is bool or type(None) in get_args(hint)):
+            default = False if hint is bool else None
         hint = Annotated[hint, declaration]
     return _keyword(parameter.name, hint, parameter.empty if default is ... else default)
 
