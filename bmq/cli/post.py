@@ -152,9 +152,8 @@ async def post(
         names = [files.STDIN]
     if count > 1 and files.STDIN in names:
         raise BadInput("standard input can be read only once: --count needs payloads or files")
-    total = len(payloads) * count if payloads else None
-    if made is not None:
-        total = len(made.rows) * count
+    known = made.rows if made is not None else payloads
+    total = len(known) * count if known else None
     options = {"compression": bmq.Compression.ZLIB if compress else bmq.Compression.NONE}
     loop = asyncio.get_running_loop()
     async with target.connect(reconnect_timeout=target.timeout, **options) as session:

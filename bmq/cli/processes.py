@@ -32,7 +32,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, nullcontext, suppress
+from contextlib import AsyncExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -414,34 +414,27 @@ class Supervisor:
         process.enter(_State.STARTING)
         process.child = process.hello = None
         ours, theirs = socket.socketpair()
-        with theirs:
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        with closing(writer):  # after a cancellation, this stops the process, and always the listening
             try:
-                child = await asyncio.create_subprocess_exec(
-                    *self._command,
-                    stdin=subprocess.DEVNULL,
-                    env={**os.environ, NUMBER: str(process.number), _DESCRIPTOR: str(theirs.fileno())},
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                )
+                with theirs:
+                    child = await asyncio.create_subprocess_exec(
+                        *self._command,
+                        stdin=subprocess.DEVNULL,
+                        env={**os.environ, NUMBER: str(process.number), _DESCRIPTOR: str(theirs.fileno())},
+                        pass_fds=(theirs.fileno(),),
+                        start_new_session=True,
+                    )
             except OSError as error:
-                ours.close()
                 process.why = f"process {process.number} cannot be started: {error}"
                 return ExitStatus.FAILED
-            except BaseException:
-                ours.close()  # this stops a process that has started
-                raise
-        process.child = child
-        if self._signals:  # while the process was being started
-            self._end_process(process, signal.SIGTERM)
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        listening = asyncio.create_task(self._listen(process, reader), name=f"listen to {child.pid}")
-        try:
+            process.child = child
+            if self._signals:  # while the process was being started
+                self._end_process(process, signal.SIGTERM)
+            listening = asyncio.create_task(self._listen(process, reader), name=f"listen to {child.pid}")
             status = await child.wait()
             # The last lines are in the socket. A program that the process has started may keep it open.
             await asyncio.wait([listening], timeout=1.0)
-        finally:
-            listening.cancel()
-            writer.close()
         process.why = f"{process.name} {_ended(status)}"
         return status
 
