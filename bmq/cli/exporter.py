@@ -237,14 +237,22 @@ class _Scrape:
             family = self.families[name] = kind(name, what, labels=list(labels))
         family.add_metric(list(labels.values()), value)
 
+    def gauges(self, prefix: str, labels: dict[str, str]) -> Callable[..., None]:
+        """Return a function that adds a sample with these labels and more: name, description, and value."""
+
+        def gauge(name: str, what: str, value: float | None, **more: str) -> None:
+            self.add(f"{prefix}_{name}", what, value, labels | more)
+
+        return gauge
+
 
 def _add_broker(scrape: _Scrape, broker: _Broker, view: BrokerView | None) -> None:
     labels = {"broker": broker.address}
-    scrape.add("bmq_broker_up", "Whether a broker answered the last round", view is not None, labels)
-    what = "Duration of the last round of commands"
-    scrape.add("bmq_exporter_round_seconds", what, broker.seconds, labels)
+    gauge = scrape.gauges("bmq", labels)
+    gauge("broker_up", "Whether a broker answered the last round", view is not None)
+    gauge("exporter_round_seconds", "Duration of the last round of commands", broker.seconds)
     what = "Queues and domains whose answers could not be read in the last round"
-    scrape.add("bmq_exporter_unreadable", what, len(broker.watch.unreadable), labels)
+    gauge("exporter_unreadable", what, len(broker.watch.unreadable))
     for name, count in list(broker.watch.commands.items()):
         labelled = labels | {"command": name}
         scrape.add("bmq_exporter_commands", "Admin commands sent", count, labelled, CounterMetricFamily)
@@ -253,14 +261,12 @@ def _add_broker(scrape: _Scrape, broker: _Broker, view: BrokerView | None) -> No
         scrape.add("bmq_exporter_failed_rounds", what, count, labelled, CounterMetricFamily)
     if view is None:
         return
-    name = "bmq_exporter_last_success_timestamp_seconds"
-    scrape.add(name, "Time of the last answers", view.time.timestamp(), labels)
-    what = "Age of the oldest answer about one queue"
-    scrape.add("bmq_exporter_oldest_details_seconds", what, broker.stale, labels)
+    at = view.time.timestamp()
+    gauge("exporter_last_success_timestamp_seconds", "Time of the last answers", at)
+    gauge("exporter_oldest_details_seconds", "Age of the oldest answer about one queue", broker.stale)
     for each in view.clusters:
         node = {"cluster": each.cluster, "node": view.label(each.cluster), "role": each.role}
-        what = "1 for the name and role of a broker in a cluster"
-        scrape.add("bmq_broker_info", what, 1, labels | node)
+        gauge("broker_info", "1 for the name and role of a broker in a cluster", 1, **node)
 
 
 def _distinct(views: Iterable[BrokerView]) -> list[BrokerView]:
@@ -316,16 +322,6 @@ def _limit(domain: DomainFigures | None, found: Explanation | None) -> tuple[int
     return domain.limits[1] if domain is not None and any(domain.limits[1]) else None
 
 
-# Gauges by domain: name, description, and value.
-_DOMAIN_GAUGES: tuple[tuple[str, str, Callable[[DomainFigures], float]], ...] = (
-    ("content_msgs", "Messages of the domain", lambda domain: domain.info.usage.messages),
-    ("content_bytes", "Bytes of the domain", lambda domain: domain.info.usage.bytes),
-    ("cfg_msgs", "Quota of the domain in messages", lambda domain: domain.info.usage.message_limit),
-    ("cfg_bytes", "Quota of the domain in bytes", lambda domain: domain.info.usage.byte_limit),
-    ("queues", "Queues whose primary is the node, all queues", lambda domain: domain.queues),
-)
-
-
 def _add_queue(scrape: _Scrape, view: BrokerView, queue: QueueFigures, now: datetime, max_apps: int) -> None:
     found = view.explanations.get(queue.uri)
     labels = {
@@ -335,10 +331,7 @@ def _add_queue(scrape: _Scrape, view: BrokerView, queue: QueueFigures, now: date
         "node": view.label(queue.cluster),
         "role": queue.role,
     }
-
-    def gauge(name: str, what: str, value: float | None, **more: str) -> None:
-        scrape.add(f"bmq_queue_{name}", what, value, labels | more)
-
+    gauge = scrape.gauges("bmq_queue", labels)
     held = (None, None) if queue.domain is None else queue.held
     limit = _limit(queue.domain, found) or (None, None)
     ttl = None if queue.domain is None else ttl_of(queue.domain.info)
@@ -383,17 +376,17 @@ def _add_queue(scrape: _Scrape, view: BrokerView, queue: QueueFigures, now: date
 def _add_domain(scrape: _Scrape, view: BrokerView, domain: DomainFigures) -> None:
     cluster = domain.info.cluster
     labels = {"cluster": cluster, "domain": domain.info.name, "node": view.label(cluster)}
-    for name, what, value in _DOMAIN_GAUGES:
-        scrape.add(f"bmq_domain_{name}", what, value(domain), labels)
+    gauge, usage = scrape.gauges("bmq_domain", labels), domain.info.usage
+    gauge("content_msgs", "Messages of the domain", usage.messages)
+    gauge("content_bytes", "Bytes of the domain", usage.bytes)
+    gauge("cfg_msgs", "Quota of the domain in messages", usage.message_limit)
+    gauge("cfg_bytes", "Quota of the domain in bytes", usage.byte_limit)
+    gauge("queues", "Queues whose primary is the node, all queues", domain.queues)
 
 
 def _add_cluster(scrape: _Scrape, broker: BrokerView, view: ClusterView) -> None:
     here = {"cluster": view.cluster, "node": broker.label(view.cluster)}
-    status = view.status
-
-    def gauge(name: str, what: str, value: float, **more: str) -> None:
-        scrape.add(f"bmq_cluster_{name}", what, value, here | more)
-
+    gauge, status = scrape.gauges("bmq_cluster", here), view.status
     gauge("healthiness", "Whether the node considers its cluster healthy", status.healthy, role=view.role)
     for each in status.nodes:
         if each.connected is not None:
