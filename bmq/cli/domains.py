@@ -299,21 +299,6 @@ def _change_lines(change: _Change) -> list[str]:
 # ---- comparing two sides
 
 
-@dataclass
-class _Side:
-    """A side of the comparison.
-
-    Attributes:
-        name: the given text.
-        domains: settings by the name of the domain.
-        admin: the broker of the side; absent for files.
-    """
-
-    name: str
-    domains: dict[str, Settings] = field(default_factory=dict[str, Settings])
-    admin: Admin | None = None
-
-
 @verb("domains diff", broker=False)
 async def diff(
     before: str = argument("A", "Folder or file, tcp://HOST:PORT, or a broker's name."),
@@ -334,23 +319,15 @@ async def diff(
     $ bmq domains diff tcp://localhost:30114 config/
     $ bmq domains diff staging production --output json
     """
-    async with AsyncExitStack() as stack:
-        sides: list[_Side] = []
-        for text in (before, after):
-            side = _read_side(text)
-            if side is None:
-                target = target_of("domains diff", {"broker": text}, timeout=timeout)
-                side = _Side(text, admin=await stack.enter_async_context(target.admin()))
-            sides.append(side)
-        one, two = sides
-        await _ask_side(one, two)
-        await _ask_side(two, one)
-    unknown = one.admin is None and two.admin is None
+    first, second = _read_side(before), _read_side(after)
+    one = await _ask_side(before, second or (), timeout) if first is None else first
+    two = await _ask_side(after, one, timeout) if second is None else second
+    unknown = first is not None and second is not None
     records = Records.of(output, DIFFERENCE)
     different = False
-    for name in sorted({*one.domains, *two.domains}):
-        left, right = one.domains.get(name), two.domains.get(name)
-        only = one.name if right is None else two.name if left is None else None
+    for name in sorted({*one, *two}):
+        left, right = one.get(name), two.get(name)
+        only = before if right is None else after if left is None else None
         changes = _compare(left, right, unknown=unknown) if left is not None and right is not None else ()
         if only is None and not changes:
             continue
@@ -363,8 +340,8 @@ async def diff(
     return ExitStatus.FAILED if different else ExitStatus.OK
 
 
-def _read_side(text: str) -> _Side | None:
-    """Read a folder or a file; None for a broker."""
+def _read_side(text: str) -> dict[str, Settings] | None:
+    """Return the settings in a folder or a file by domain; None for a broker."""
     if "://" in text:
         return None
     if not Path(text).exists():
@@ -377,22 +354,23 @@ def _read_side(text: str) -> _Side | None:
             note(f"bmq domains diff: {file.path}: {finding}")
         if not file.valid:
             raise BadInput(f"{file.path} is not a valid file of a domain")
-    return _Side(text, {file.name: file.settings for file in files})
+    return {file.name: file.settings for file in files}
 
 
-async def _ask_side(side: _Side, other: _Side) -> None:
-    """Ask a broker for the loaded domains, and for the domains of the other side."""
-    if side.admin is None:
-        return
-    loaded = [each.name for each in await side.admin.domains()]
-    for name in dict.fromkeys([*loaded, *other.domains]):
-        try:
-            info = await _running_domain(side.admin, name)
-        except bmq.errors.AdminError as error:
-            note(f"bmq domains diff: {side.name} does not show {name}: {error.broker_message}")
-        else:
-            if info is not None:
-                side.domains[name] = running_settings(info)
+async def _ask_side(broker: str, others: Iterable[str], timeout: float) -> dict[str, Settings]:
+    """Ask a broker for the settings of the loaded domains, and of other domains."""
+    found: dict[str, Settings] = {}
+    async with target_of("domains diff", {"broker": broker}, timeout=timeout).admin() as admin:
+        loaded = [each.name for each in await admin.domains()]
+        for name in dict.fromkeys([*loaded, *others]):
+            try:
+                info = await _running_domain(admin, name)
+            except bmq.errors.AdminError as error:
+                note(f"bmq domains diff: {broker} does not show {name}: {error.broker_message}")
+            else:
+                if info is not None:
+                    found[name] = running_settings(info)
+    return found
 
 
 #: The actions: function and purpose.
