@@ -181,21 +181,6 @@ class RateHistory:
 # ---- domains and queues
 
 
-def use_of(queue: Amount, domain: Amount, limits: tuple[Amount, Amount]) -> tuple[float, str, bool]:
-    """Return the largest share of a quota in use, whose quota this is, and whether the quota is reached.
-
-    A broker checks before adding a message: a limit of N admits N + 1.
-    """
-    of_domain, of_queue = limits
-    found = [
-        (used / limit, name, used > limit)
-        for name, have, most in (("queue", queue, of_queue), ("domain", domain, of_domain))
-        for used, limit in zip(have, most, strict=True)
-        if limit > 0
-    ]
-    return max(found, key=lambda each: (each[2], each[0]), default=(0.0, "", False))
-
-
 @dataclass(frozen=True)
 class DomainFigures:
     """A domain, and the messages of its queues.
@@ -265,10 +250,20 @@ class QueueFigures:
         return self.role == _PRIMARY and self.messages > 0 and self.mode != "broadcast"
 
     def use(self) -> tuple[float, str, bool]:
-        """Return the largest share of a quota in use, see :func:`use_of`."""
+        """Return the largest share of a quota in use, whose quota this is, and whether the quota is reached.
+
+        A broker checks before adding a message: a limit of N admits N + 1.
+        """
         if self.domain is None:
             return 0.0, "", False
-        return use_of(self.held, self.domain.total, self.domain.limits)
+        of_domain, of_queue = self.domain.limits
+        found = [
+            (used / limit, name, used > limit)
+            for name, have, most in (("queue", self.held, of_queue), ("domain", self.domain.total, of_domain))
+            for used, limit in zip(have, most, strict=True)
+            if limit > 0
+        ]
+        return max(found, key=lambda each: (each[2], each[0]), default=(0.0, "", False))
 
 
 # ---- all about brokers

@@ -66,24 +66,19 @@ async def dead(
         if back:
             return await _put_back(session, letters, to, wanted)
         found = [letter async for letter in letters]
-        if output is not Form.TABLE:
-            writer = Records(output, MESSAGE_FIELDS)
-            for letter in found:
-                _each(letter, lambda letter: writer.write(to_json(letter)))
-        elif wanted:
-            for letter in found:
-                _each(letter, _show)
-        else:
+        writer = Records.of(output, MESSAGE_FIELDS)
+        if writer is None and not wanted:
             _list(found)
+            return ExitStatus.OK
+        for letter in found:
+            try:
+                if writer is not None:
+                    writer.write(to_json(letter))
+                else:
+                    _show(letter)
+            except bmq.ProtocolError as error:
+                note(f"bmq dead: {letter.guid} cannot be read: {error}")
     return _missing(wanted, [letter.guid for letter in found])
-
-
-def _each(letter: bmq.Message, tell: Callable[[bmq.Message], None]) -> None:
-    """Show a dead letter; report an unreadable letter, and continue."""
-    try:
-        tell(letter)
-    except bmq.ProtocolError as error:
-        note(f"bmq dead: {letter.guid} cannot be read: {error}")
 
 
 async def _letters(queue: bmq.Queue, idle: float, wanted: list[str]) -> AsyncIterator[bmq.Message]:

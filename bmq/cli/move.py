@@ -70,8 +70,7 @@ class _Result:
 async def move(
     target: BrokerTarget,
     source: str = argument(
-        "SOURCE",
-        "Queue to take from: bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue.",
+        "SOURCE", "Queue to take from: bmq://DOMAIN/QUEUE, with ?id=APPID for a fanout queue."
     ),
     destination: str = argument("DESTINATION", "Queue to post to: bmq://DOMAIN/QUEUE."),
     where: str | None = option("--where -w EXPR", "Only messages that match this expression."),

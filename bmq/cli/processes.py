@@ -50,14 +50,7 @@ from bmq._logging import Log
 from bmq._signals import on_signals
 from bmq.cli.output import ExitStatus
 from bmq.protocol.deadlines import backoff
-from bmq.workers.probe import (
-    AGES,
-    METRICS_TYPE,
-    TEXT_TYPE,
-    HealthAddressError,
-    Page,
-    PageServer,
-)
+from bmq.workers.probe import AGES, METRICS_TYPE, TEXT_TYPE, HealthAddressError, Page, PageServer
 
 logger = Log("bmq.run")
 

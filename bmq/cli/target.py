@@ -305,11 +305,7 @@ class BrokerTarget:
     @property
     def access(self) -> dict[str, Any]:
         """The arguments of every connection that prove the identity of both sides."""
-        return {
-            "credentials": self.credentials,
-            "ssl": self.ssl,
-            "server_hostname": self.server_hostname,
-        }
+        return {"credentials": self.credentials, "ssl": self.ssl, "server_hostname": self.server_hostname}
 
     def admin(self) -> bmq.admin.connect:
         """Return the connector of an admin client."""

@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 
 import bmq
-from bmq.admin import QueueStatistics
+from bmq.admin import DomainInfo, QueueStatistics, StoredQueue, Usage
 from bmq.admin.explanation import QueueReader
-from bmq.admin.watch import QueueFigures, use_of
+from bmq.admin.watch import DomainFigures, QueueFigures
 from bmq.broker import DomainConfig, Limits, Mode
 from bmq.console import Console
 from bmq.console.findings import DeadLetters, QueueFinding
@@ -64,7 +64,12 @@ def test_a_malformed_pattern_is_refused(given: Any) -> None:
     ],
 )
 def test_the_use_of_a_quota(queue: Any, domain: Any, limits: Any, use: Any) -> None:
-    assert use_of(queue, domain, limits) == use
+    of_domain, of_queue = (dict(zip(("messages", "bytes"), limit, strict=True)) for limit in limits)
+    rest = domain[0] - queue[0], domain[1] - queue[1]
+    stored = StoredQueue("bmq://d/q", *queue, False), StoredQueue("bmq://d/other", *rest, False)
+    storage = {"domainLimits": of_domain, "queueLimits": of_queue}
+    info = DomainInfo("d", "c", "priority", (), {"storage": storage}, Usage(0, 0, 0, 0), stored)
+    assert QueueFigures("bmq://d/q", "d", domain=DomainFigures(info, 2)).use() == use
 
 
 def _kinds_of(line: Any) -> dict[str, tuple[str, str]]:
