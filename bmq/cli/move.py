@@ -18,11 +18,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import bmq
-from bmq._words import number, several, size
+from bmq._words import number
 from bmq.cli.completion import complete_contexts
-from bmq.cli.output import BadInput, ExitStatus, emit, note, note_failure, progress_bar
+from bmq.cli.output import BadInput, ExitStatus, emit, note, note_failure, progress_bar, work_done
 from bmq.cli.records import Form, Records
-from bmq.cli.taking import take
+from bmq.cli.taking import open_consumer, take
 from bmq.cli.target import BrokerTarget, target_of
 from bmq.cli.verb import OUTPUT, argument, option, verb
 from bmq.conventions import derived_guid
@@ -114,13 +114,7 @@ async def move(
         written = await other.open_queue(destination, write=True)
         # After Ctrl-C, the delivered messages still move: few beyond those of a second.
         window = min(_WINDOW, limit or _WINDOW, _WINDOW if rate is None else max(100, int(rate)))
-        read = await session.open_queue(
-            source,
-            read=True,
-            default_subscription=False,
-            subscriptions=[bmq.Subscription(where, max_unconfirmed_messages=window)],
-        )
-        consumer = read.consumers[0]
+        consumer = await open_consumer(session, source, where, window=window)
         started = loop.time()
 
         def left() -> int | None:
@@ -207,11 +201,8 @@ async def _post(written: bmq.Queue, copies: list[bmq.PutMessage]) -> list[Except
 
 
 def _tell(result: _Result, output: Form) -> None:
-    seconds = result.seconds
-    speed = f", {number(result.moved / seconds)} a second" if seconds > 1 else ""
     failed = f", {number(result.failed)} not" if result.failed else ""
-    what = f"{several(result.moved, 'message')} moved"
-    line = f"{what} ({size(result.bytes)} in {seconds:.2f} s{speed}){failed}"
+    line = f"{work_done(result.moved, 'moved', result.bytes, result.seconds)}{failed}"
     if output is Form.TABLE and sys.exc_info()[0] is None:
         emit(line)
     else:

@@ -28,6 +28,7 @@ from msgspec.structs import asdict
 import bmq
 from bmq._json import orjson
 from bmq._version import install
+from bmq._words import number, several, size
 from bmq.wire.printable import printable as printable_in_part
 
 # Failures of a verb with a line each.
@@ -221,6 +222,12 @@ def confirmed(question: str, consequences: Iterable[str] = ()) -> bool:
 def has_terminal() -> bool:
     """Whether somebody can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def work_done(count: int, what: str, total: int, seconds: float) -> str:
+    """Return the sum of a run: ``1,000 messages moved (1.0 MiB in 2.00 s, 500 a second)``."""
+    speed = f", {number(count / seconds)} a second" if seconds > 1 else ""
+    return f"{several(count, 'message')} {what} ({size(total)} in {seconds:.2f} s{speed})"
 
 
 @contextmanager

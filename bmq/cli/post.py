@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import bmq
-from bmq._words import number, several, size
+from bmq._words import number
 from bmq.cli import files
 from bmq.cli.messages import from_json, parse_properties
-from bmq.cli.output import BadInput, ExitStatus, emit, note, note_failure, progress_bar
+from bmq.cli.output import BadInput, ExitStatus, emit, note, note_failure, progress_bar, work_done
 from bmq.cli.records import Form, Records
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import OUTPUT, argument, option, verb
@@ -175,10 +175,8 @@ async def post(
             show(run.accepted + run.failures)
         seconds = loop.time() - started
     if not quiet:
-        speed = f", {number(run.accepted / seconds)} a second" if seconds > 1 else ""
         failed = f", {number(run.failures)} not accepted" if run.failures else ""
-        what = several(run.accepted, "message")
-        note(f"{what} accepted ({size(run.bytes)} in {seconds:.2f} s{speed}){failed}")
+        note(f"{work_done(run.accepted, 'accepted', run.bytes, seconds)}{failed}")
     return ExitStatus.FAILED if run.failures else ExitStatus.OK
 
 

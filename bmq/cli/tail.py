@@ -18,7 +18,7 @@ from bmq.cli.consoles import out
 from bmq.cli.messages import MESSAGE_FIELDS, property_text, text_or_base64, to_json
 from bmq.cli.output import BadInput, ExitStatus, emit, note, printable
 from bmq.cli.records import Form, Records, cell
-from bmq.cli.taking import FORCE, refuse_to_take, take
+from bmq.cli.taking import FORCE, open_consumer, refuse_to_take, take
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import OUTPUT, argument, option, verb
 
@@ -87,7 +87,7 @@ async def tail(
     """
     if expression and tags:
         raise BadInput("give an expression or tags, not both")
-    wanted: Any = bmq.TagFilter(any_of=tags) if tags else expression or None
+    wanted = bmq.TagFilter(any_of=tags) if tags else expression or None
     names = [name.strip() for name in fields.split(",")] if fields is not None else []
     if fields is not None and not all(names):
         raise BadInput(f"--fields needs names with commas between them, such as guid,size, not {fields!r}")
@@ -131,11 +131,7 @@ async def tail(
         return 0 if full else None if count is None else count - shown
 
     async with target.connect() as session:
-        subscription = bmq.Subscription(wanted, priority=priority, max_unconfirmed_messages=limit)
-        opened = await session.open_queue(
-            queue, read=True, default_subscription=False, subscriptions=[subscription]
-        )
-        consumer = opened.consumers[0]
+        consumer = await open_consumer(session, queue, wanted, window=limit, priority=priority)
         await take("tail", consumer, receive, handle, left, all_delivered=confirm)
     return ExitStatus.OK if count is None or shown >= count else ExitStatus.FAILED
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import bmq
 from bmq._words import several
@@ -73,6 +73,17 @@ def check_application(queue: str, app_id: str, known: tuple[str, ...]) -> None:
     """
     if known and app_id not in known:
         raise BadInput(f"{queue} has no application {app_id!r}; its applications: {', '.join(known)}")
+
+
+async def open_consumer(
+    session: bmq.Session, queue: str, wanted: Any, *, window: int, priority: int = 0
+) -> bmq.Consumer:
+    """Open a queue with one subscription: of an expression, of tags, or None for all messages."""
+    subscription = bmq.Subscription(wanted, priority=priority, max_unconfirmed_messages=window)
+    opened = await session.open_queue(
+        queue, read=True, default_subscription=False, subscriptions=[subscription]
+    )
+    return opened.consumers[0]
 
 
 async def take(

@@ -65,8 +65,10 @@ def test_a_malformed_pattern_is_refused(given: Any) -> None:
 )
 def test_the_use_of_a_quota(queue: Any, domain: Any, limits: Any, use: Any) -> None:
     of_domain, of_queue = (dict(zip(("messages", "bytes"), limit, strict=True)) for limit in limits)
-    rest = domain[0] - queue[0], domain[1] - queue[1]
-    stored = StoredQueue("bmq://d/q", *queue, False), StoredQueue("bmq://d/other", *rest, False)
+    stored = (
+        StoredQueue("bmq://d/q", queue[0], queue[1], False),
+        StoredQueue("bmq://d/other", domain[0] - queue[0], domain[1] - queue[1], False),
+    )
     storage = {"domainLimits": of_domain, "queueLimits": of_queue}
     info = DomainInfo("d", "c", "priority", (), {"storage": storage}, Usage(0, 0, 0, 0), stored)
     assert QueueFigures("bmq://d/q", "d", domain=DomainFigures(info, 2)).use() == use
