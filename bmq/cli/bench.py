@@ -121,11 +121,7 @@ async def bench(
     if "consume" in chosen:
         result.consume = await _consume(target, uri, payload, messages)
     if "roundtrip" in chosen:
-        acks, pushes = await (
-            _scheduled(target, uri, message, rounds, rate)
-            if rate
-            else _round_trips(target, uri, message, rounds)
-        )
+        acks, pushes = await _round_trips(target, uri, message, rounds, rate)
         result.ack_seconds, result.push_seconds = _percentiles(acks), _percentiles(pushes)
     if output is not Form.TABLE:
         show(output, FIELDS, [result], {})
@@ -199,39 +195,20 @@ async def _consume(target: BrokerTarget, uri: str, payload: int, count: int) -> 
 
 
 async def _round_trips(
-    target: BrokerTarget, uri: str, message: bmq.PutMessage, rounds: int
-) -> tuple[list[float], list[float]]:
-    """Return the seconds from each post to the acknowledgement, and to the delivery."""
-    acks: list[float] = []
-    pushes: list[float] = []
-    clock = time.perf_counter
-    async with target.connect() as session:
-        opened = await session.open_queue(uri, read=True, write=True)
-
-        def acknowledged(_: asyncio.Future[bmq.Ack]) -> None:
-            acks.append(clock() - started)
-
-        for _ in range(rounds):
-            started = clock()
-            posted = opened.post_nowait(message.data, properties=message.properties)
-            posted.add_done_callback(acknowledged)
-            received = await opened.receive(target.timeout)
-            pushes.append(clock() - started)
-            if received.guid != (await posted).guid:
-                raise BadInput(
-                    f"{uri} has other messages, or other consumers: bench cannot measure round trips"
-                )
-            received.confirm()
-    return acks, pushes
-
-
-async def _scheduled(
     target: BrokerTarget, uri: str, message: bmq.PutMessage, rounds: int, rate: float
 ) -> tuple[list[float], list[float]]:
-    """Return the seconds from the time at which each message was due, as of :func:`_round_trips`."""
+    """Return the seconds from each post to the acknowledgement, and to the delivery.
+
+    With a rate, no post waits for an answer, and the seconds count from the time at which each message was
+    due.
+    """
     acks: list[float] = []
     pushes: list[float] = []
     clock = time.perf_counter
+
+    def acknowledged(due: float, _: asyncio.Future[bmq.Ack]) -> None:
+        acks.append(clock() - due)
+
     async with target.connect() as session, asyncio.TaskGroup() as receiving:
         opened = await session.open_queue(uri, read=True, write=True, max_unconfirmed_messages=_WINDOW)
         begin = clock() + 0.05
@@ -240,16 +217,16 @@ async def _scheduled(
             while len(pushes) < rounds:  # an only consumer has the order of the posts
                 batch = await opened.receive_many(_TURN, target.timeout)
                 now = clock()
-                pushes.extend(now - begin - (len(pushes) + place) / rate for place in range(len(batch)))
+                first = len(pushes)
+                pushes.extend(now - begin - (first + place) / rate for place in range(len(batch)))
                 batch.confirm()
 
-        def acknowledged(due: float, _: asyncio.Future[bmq.Ack]) -> None:
-            acks.append(clock() - due)
-
-        receiving.create_task(receive())
+        if rate:
+            receiving.create_task(receive())
         for place in range(rounds):
-            due = begin + place / rate
-            await asyncio.sleep(max(0.0, due - clock()))
+            due = begin + place / rate if rate else clock()
+            if rate:
+                await asyncio.sleep(max(0.0, due - clock()))
             while True:
                 try:
                     posted = opened.post_nowait(message.data, properties=message.properties)
@@ -258,6 +235,14 @@ async def _scheduled(
                 else:
                     break
             posted.add_done_callback(partial(acknowledged, due))
+            if not rate:
+                received = await opened.receive(target.timeout)
+                pushes.append(clock() - due)
+                if received.guid != (await posted).guid:
+                    raise BadInput(
+                        f"{uri} has other messages, or other consumers: bench cannot measure round trips"
+                    )
+                received.confirm()
         await opened.flush()
     return acks, pushes
 

@@ -193,11 +193,9 @@ async def mover(
                 )
             )
         try:
-            async with asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as group:  # a failure ends the other movers, too
                 for mover in movers:
                     group.create_task(mover.run())
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None  # one line gives the reason; the other movers end, too
         finally:
             if not quiet:
                 moved = sum(mover.moved for mover in movers)

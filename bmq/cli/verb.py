@@ -9,8 +9,8 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Coroutine
-from functools import partial, wraps
-from typing import Annotated, Any, cast, get_args, get_type_hints
+from functools import wraps
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.models import ParameterInfo
@@ -128,17 +128,20 @@ def verb(
 
         @wraps(function)
         def command(**arguments: Any) -> None:
-            def run() -> int | None:
+            def run() -> Any:
                 _check_finite(arguments)
                 if "output" in arguments:
                     arguments["output"] = form_of(arguments["output"], json=arguments.pop("json"))
                     if arguments["output"] is not Form.TABLE:
                         write_utf8()
                 target = [_take_broker(name, arguments, queues)] if broker else []
-                if inspect.iscoroutinefunction(function):
-                    return _run(partial(function, *target, **arguments))
-                _collect_garbage()
-                return cast("int | None", function(*target, **arguments))
+                # Ctrl-C and SIGTERM cancel a coroutine, so that the verb closes its connections.
+                finish: Any = bmq.run if inspect.iscoroutinefunction(function) else None  # imports the client
+                if not gc.isenabled():  # see bmq.cli.script: the modules so far are never scanned
+                    gc.freeze()
+                    gc.enable()
+                result: Any = function(*target, **arguments)
+                return result if finish is None else finish(result)
 
             _guarded(name, run, logs=logs, failed=failed, service=service)
 
@@ -216,20 +219,6 @@ def _listed(given: Any) -> list[Any]:
     return given if type(given) is list else [given]  # pyright: ignore[reportUnknownVariableType]
 
 
-def _run(begin: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
-    """Run a verb. Ctrl-C and SIGTERM cancel the verb, so that the verb closes its connections."""
-    run = bmq.run  # imports the client
-    _collect_garbage()
-    return run(begin())
-
-
-def _collect_garbage() -> None:
-    """Start the garbage collector if :func:`bmq.cli.script` has stopped it; never scan the modules so far."""
-    if not gc.isenabled():
-        gc.freeze()
-        gc.enable()
-
-
 def _guarded(
     name: str, run: Callable[[], int | None], *, logs: bool, failed: ExitStatus | None, service: bool
 ) -> None:
@@ -241,7 +230,10 @@ def _guarded(
     if logs:
         log_to_stderr(logging.WARNING, f"bmq {name}: %(message)s")
     try:
-        status = run() or ExitStatus.OK
+        try:
+            status = run() or ExitStatus.OK
+        except ExceptionGroup as group:  # of tasks side by side: one line gives the reason
+            raise group.exceptions[0] from None
         sys.stdout.flush()
     except KeyboardInterrupt:
         status = ExitStatus.INTERRUPTED

@@ -175,6 +175,12 @@ def test_bench_by_a_schedule_counts_from_the_time_at_which_each_message_was_due(
     assert ran.json[0]["push_seconds"]["max"] > 4000 / 100_000_000
 
 
+@sweep("rate", ["0", "100"])
+def test_bench_of_a_refused_queue_ends_with_one_line(run: Bmq, rate: str) -> None:
+    ran = run("bench", "bmq://bmq.no.such.domain/q", "--phase", "roundtrip", "--rate", rate)
+    assert (ran.status, len(ran.err.splitlines())) == (4, 1)
+
+
 # ---- processes
 
 
