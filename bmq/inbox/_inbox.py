@@ -197,16 +197,14 @@ class Transaction(Generic[C]):
         if compression is not None:
             _checks.instance("compression", compression, Compression, "one of bmq.Compression")
         data = _checks.octets("data", message.data)
+        if not data:
+            raise wrong_size(0)
         given = _checks.mapping("properties", message.properties or {})
-        sent: dict[str, PropertyInput] = {
-            **{name: each for name, each in given.items() if name not in _OF_RETRIES},
-            **tag_properties(message.tags),
-        }
+        sent: dict[str, PropertyInput] = {k: v for k, v in given.items() if k not in _OF_RETRIES}
+        sent |= tag_properties(message.tags)
         if message.key is not None:
             sent[BUCKET] = key_bucket(message.key)
         area = encode_properties(sent, new=True)
-        if not data:
-            raise wrong_size(0)
         wait = _checks.timeout(message.delay, "delay")
         consumer, guids = self._keys[0][0], [guid for _, guid in self._keys]
         output = _Output(
@@ -389,7 +387,7 @@ class Inbox(ABC, Generic[C]):
 
         After a cancellation, effect and GUID are both committed or both not.
         """
-        return self._transaction([_not_published(_checks.choice("message", message, Message))])
+        return self._transaction([_not_published("message", message)])
 
     def batch(self, messages: Iterable[Message]) -> AbstractAsyncContextManager[Transaction[C] | None]:
         """Return one transaction for the unhandled messages of a batch, or None if all were handled.
@@ -400,9 +398,7 @@ class Inbox(ABC, Generic[C]):
         continues after the commit. All else is as for :meth:`once`.
         """
         given: list[object] = _checks.items("messages", messages)
-        return self._transaction(
-            [_not_published(_checks.choice("a message", each, Message)) for each in given]
-        )
+        return self._transaction([_not_published("a message", each) for each in given])
 
     @asynccontextmanager
     async def _transaction(self, messages: list[Message]) -> AsyncGenerator[Transaction[C] | None, None]:
@@ -421,13 +417,12 @@ class Inbox(ABC, Generic[C]):
         for message in messages:
             first.setdefault(self._key_of(message), message)
         partly: PartlyFailed | None = None
-        outputs: list[tuple[RowKey, bytes]] = []
         transaction: Transaction[C] | None = None
         async with self._begin() as connection:
             # Sorted: two batches that share messages wait for each other in one order.
             new = await self._insert(connection, sorted(first), _now())
             stored = [(key, await self._stored(connection, key)) for key in first if key not in new]
-            outputs += [(key, text) for key, text in stored if text is not None]
+            outputs = [(key, text) for key, text in stored if text is not None]
             if new:
                 fresh = {key: message for key, message in first.items() if key in new}
                 transaction = Transaction(connection, fresh)
@@ -445,11 +440,10 @@ class Inbox(ABC, Generic[C]):
                         "inbox, and raise an error to roll back"
                     )
                 if partly is not None:
-                    if max(partly.failed, default=0) >= len(messages):
-                        raise partly  # an unknown message has failed: roll all back
-                    failed = {self._key_of(messages[index]) for index in partly.failed} & fresh.keys()
-                    if failed == fresh.keys():
-                        raise partly
+                    known = [messages[index] for index in partly.failed if index < len(messages)]
+                    failed = set(map(self._key_of, known)) & fresh.keys()
+                    if failed == fresh.keys() or len(known) < len(partly.failed):
+                        raise partly  # no message is left, or an unknown one has failed: roll all back
                     for key in sorted(failed):
                         await self._delete(connection, key)
                     fresh = {key: message for key, message in fresh.items() if key not in failed}
@@ -680,12 +674,13 @@ class Inbox(ABC, Generic[C]):
         """Delete some keys older than ``keep`` milliseconds; return their number."""
 
 
-def _not_published(message: Message) -> Message:
+def _not_published(name: str, given: object) -> Message:
     """Return a message, unless its running handler posts the result after the transaction.
 
     A refused post would fail the attempt after the commit. The next attempt would get None instead of a
     transaction, and the handler would return nothing to be posted.
     """
+    message = _checks.choice(name, given, Message)
     handler = message.context.get(_PUBLISHES)
     if handler is not None:
         raise UsageError(
