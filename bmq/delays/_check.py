@@ -136,11 +136,10 @@ async def watch(admin: Admin, uri: str, *, longest: float | None = None, every: 
                 logger.log(level, "the messages in %s cannot be checked: %s", uri, described(error))
             known.add("")
         else:
-            kinds = {_kind(problem) for problem in problems}
             for problem in problems:
                 if _kind(problem) not in known:
                     logger.warning("%s: %s", uri, problem)
-            known = kinds
+            known = {_kind(problem) for problem in problems}
         await asyncio.sleep(every)
 
 

@@ -164,13 +164,12 @@ class Mover:
         # Proven destinations are not opened behind thousands of destinations named by strangers.
         self._familiar = asyncio.Semaphore(_MOST_OPENING)
         self._strange = asyncio.Semaphore(_MOST_OPENING)
-        self._serving: dict[asyncio.Task[None], None] = {}
         self._closing: dict[asyncio.Task[None], None] = {}
         self._posted: set[asyncio.Future[Ack]] = set()
-        # Messages that a destination has and has not finished, by their GUIDs in the delay queue.
+        # Messages that a destination has and has not finished, by their GUIDs in the delay queue: posted,
+        # waiting for the destination, or refused.
         self._passing: dict[str, _Item] = {}
-        # Messages that wait for their destination; and refused ones, each with its next attempt.
-        self._waiting = 0
+        # The next attempts of refused messages.
         self._timers: dict[_Item, asyncio.TimerHandle] = {}
         #: How many messages were passed on.
         self.moved = 0
@@ -181,7 +180,7 @@ class Mover:
         return self._due.held + self._elsewhere()
 
     def _elsewhere(self) -> int:
-        return self._waiting + len(self._timers) + self._aside.pending
+        return len(self._passing) - len(self._posted) + self._aside.pending
 
     @property
     def put_aside(self) -> int:
@@ -217,9 +216,10 @@ class Mover:
                 watching.cancel()
             for timer in self._timers.values():
                 timer.cancel()
-            for task in self._serving:
+            serving = [output.task for output in self._outputs.values() if output.task is not None]
+            for task in serving:
                 task.cancel()
-            if ending := self._serving | self._closing:
+            if ending := [*serving, *self._closing]:
                 await asyncio.wait(ending, timeout=self._grace)
             if self._posted:
                 await asyncio.wait(self._posted, timeout=self._grace)
@@ -244,13 +244,11 @@ class Mover:
             if not self._posted_now(item, output, output.queue):
                 return False
             self._open.move_to_end(uri)
-            self._passing[message.guid] = item
-            return True
-        if output.given_up and _now() < output.until:
+        elif output.given_up and _now() < output.until:
             self._aside.take(message, output.given_up)
-            return True
-        self._passing[message.guid] = item
-        self._wait(item, output)
+        else:
+            self._passing[message.guid] = item
+            self._wait(item, output)
         return True
 
     def _what(self, message: Message) -> tuple[str, PutMessage]:
@@ -279,16 +277,8 @@ class Mover:
     def _wait(self, item: _Item, output: _Output) -> None:
         """Queue a message for its destination, and start a task for the destination if needed."""
         output.waiting.append(item)
-        self._waiting += 1
         if output.task is None:
-            output.task = task = asyncio.create_task(self._serve(output), name=f"mover to {output.uri}")
-            self._serving[task] = None
-            task.add_done_callback(self._serving.pop)
-
-    def _taken(self, output: _Output) -> _Item:
-        """Take the first waiting message of a destination."""
-        self._waiting -= 1
-        return output.waiting.popleft()
+            output.task = asyncio.create_task(self._serve(output), name=f"mover to {output.uri}")
 
     async def _serve(self, output: _Output) -> None:
         """Post the waiting messages of a destination, until none waits."""
@@ -305,7 +295,7 @@ class Mover:
                             if not output.waiting:
                                 break
                         if self._posted_now(output.waiting[0], output, queue):
-                            self._taken(output)
+                            output.waiting.popleft()
                         else:
                             await self._room()
                         if output.until > _now():
@@ -360,7 +350,7 @@ class Mover:
                 )
                 output.until = now + _LONGEST_PAUSE
                 while output.waiting:
-                    item = self._taken(output)
+                    item = output.waiting.popleft()
                     self._passing.pop(item.message.guid, None)
                     self._aside.take(item.message, output.given_up)
                 return
@@ -378,6 +368,7 @@ class Mover:
             self._aside.take(item.message, Poison(PoisonKind.OVERSIZED, described(error)))
             return True
         self._posted.add(future)
+        self._passing[guid] = item
         output.unsettled += 1
         future.add_done_callback(partial(self._outcome, item, output))
         return True
