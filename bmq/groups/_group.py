@@ -45,6 +45,7 @@ from bmq.subscriptions import Expression
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
+    from bmq.client.consumer import Consumer
     from bmq.client.keywords import ConsumerLimits
     from bmq.client.queue import Queue
     from bmq.subscriptions import ExpressionInput
@@ -174,10 +175,11 @@ class Group:
             )
         control_queue = _checks.optional(_checks.text, "control_queue", control_queue, empty=False)
         self._control_uri = _control_uri(queue.uri, control_queue)
-        if isinstance(strays, str):
-            _checks.one_of("strays", strays, ("hold", "leave"))
+        policy: object = strays
+        if isinstance(policy, str):
+            _checks.one_of("strays", policy, ("hold", "leave"))
         else:
-            _checks.function("strays, unless it is 'hold' or 'leave',", strays, 1)
+            _checks.function("strays, unless it is 'hold' or 'leave',", policy, 1)
         self.queue = queue
         self.key = key
         self.buckets = buckets
@@ -193,8 +195,9 @@ class Group:
         self._lanes: list[Lane] = []
         self._stray_lanes: list[StrayLane] = []
         self._subscribe(expression, keyless, max_unconfirmed_messages, max_unconfirmed_bytes)
-        self._bucket_of = {lane.consumer: lane.bucket for lane in self._lanes}
         consumers = [lane.consumer for lane in self._bucket_lanes]
+        self._bucket_of: dict[Consumer, int | None] = {lane.consumer: None for lane in self._lanes}
+        self._bucket_of.update((each, bucket) for bucket, each in enumerate(consumers))
         bundles = Bundles(queue, self._dispatcher, consumers, key, expression)
         self._coordinator = Coordinator(
             self._dispatcher, self._bucket_lanes, bundles, self._control_uri, weight, lease, take_over_after

@@ -273,13 +273,10 @@ class Lane:
 
     Attributes:
         consumer: see above.
-        bucket: number of the bucket; None for messages in no bucket.
         handed_out: messages taken by the application.
         done: messages handed out and confirmed, as of the last look at :attr:`in_hand`.
         given_back: messages handed out and unconfirmed at the end of the connection or the membership.
     """
-
-    bucket: int | None = None
 
     def __init__(self, dispatcher: Dispatcher, consumer: Consumer, kind: str = "") -> None:
         self.consumer = consumer
@@ -351,7 +348,6 @@ class BucketLane(Lane):
         coordinator: the member's coordinator, set before the lane runs.
     """
 
-    bucket: int
     coordinator: Coordinator
 
     def __init__(self, dispatcher: Dispatcher, bucket: int, consumer: Consumer) -> None:
