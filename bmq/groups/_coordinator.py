@@ -200,11 +200,14 @@ class Coordinator:
         self._asking: asyncio.Task[None] | None = None
         # Ends a state of the candidate that has lasted too long, or reports again.
         self._ending: asyncio.TimerHandle | None = None
-        # Messages that found the window of unacknowledged posts full: the latest of each kind and receiver.
-        self._unsent: dict[tuple[type, str], tuple[bytes, dict[str, str], str | None]] = {}
-        # The latest report of each sender that no leader has processed. This member as the leader processes
-        # them together, soon.
-        self._reports: dict[str, Report] = {}
+        # Messages that found the window of unacknowledged posts full, with their GUIDs: the latest of each
+        # kind and name.
+        self._unsent: dict[tuple[type, str], tuple[Report | Order | Crown, str | None]] = {}
+        # The latest report of each sender that arrived before this member leads.
+        self._early: dict[str, Report] = {}
+        # Reports that the leader processes together, soon. Each counts: one may show that a bucket was given
+        # back, before the next one shows that its sender has the bucket again.
+        self._gathered: list[Report] = []
         self._gathering: asyncio.Handle | None = None
         self._life: asyncio.Task[None] | None = None
         # Since when the leader gives this member no bucket, as far as was asked.
@@ -441,7 +444,7 @@ class Coordinator:
         renewed = 4 if self._leader.fence < self._leader.limit else 1
         if self._crown is not None and now - self._since >= renewed * self._lease:
             self._since = now
-            self._post(self._leader.renewed(self._member.who), "")
+            self._post(self._leader.renewed(self._member.who))
         deadline = self._leader.deadline()
         return (self._due if deadline <= now else min(self._due, deadline)) - now
 
@@ -485,7 +488,7 @@ class Coordinator:
         """A peer has different buckets: only the leader of the two is a member."""
         if isinstance(what, Report):
             if self._leader.phase is not Phase.NONE:
-                self._post(Order(what.who, 0, 0, 0, {}), what.who)
+                self._post(Order(what.who, 0, 0, 0, {}))
         elif what.who == self._member.who:
             self._dispatcher.fail(
                 UsageError(
@@ -507,11 +510,11 @@ class Coordinator:
             now = self._reported_at = self._loop.time()
             self._reported_time = _world.time()
             report = self._member.report(now, stands=self._candidacy.stands)
-            self._post(report, "")
+            self._post(report)
             for who in self._told:
-                self._post(Order(who, 0, 0, 1, {}), who)
+                self._post(Order(who, 0, 0, 1, {}))
             if now - self._led_at > _LOOK_AFTER * self._lease and not self._leads:
-                self._post(Order(report.who, 0, 0, report.seq, {}), report.who)
+                self._post(Order(report.who, 0, 0, report.seq, {}))
 
     def _ordered(self, order: Order) -> None:
         now = self._loop.time()
@@ -519,11 +522,11 @@ class Coordinator:
             if self._leader.mail_returned(order.who):
                 logger.info("member %s of the group of %s is gone", order.who, self._queue.uri)
             return
-        if not order.term and order.seq:
-            self._unled(order.seq, now)
-            return
         if not order.term:
-            self._step(CandidateInput.SMALLER)
+            if order.seq:
+                self._unled(order.seq, now)
+            else:
+                self._step(CandidateInput.SMALLER)
             return
         if self._give_way(now):
             return
@@ -603,7 +606,7 @@ class Coordinator:
         with contextlib.suppress(Error):
             await self._candidate.configure(f'{FROM} != "{self._member.who}"', priority=priority)
             # The broker keeps one of the crowns of members that do so at the same time.
-            self._post(crown, "", derived_guid("bmq.groups", self._control_uri, "crown", str(crown.term)))
+            self._post(crown, derived_guid("bmq.groups", self._control_uri, "crown", str(crown.term)))
         self._later(self._lease / 3, self._step, CandidateInput.WAKE)
 
     async def close(self) -> None:
@@ -641,8 +644,7 @@ class Coordinator:
         crown = self._leader.left() if self._crown is not None else None
         messages: list[Report | Order | Crown] = [left, *orders, *([] if crown is None else [crown])]
         for what in messages:
-            properties = self._properties(what, what.who if isinstance(what, Order) else "")
-            await self._control.post(encoded(what, self._text), properties=properties)
+            await self._post_in_turn(what)
         if crown is not None and self._crown is not None:
             self._crown.confirm()
         await self._control.close(at_once=True)
@@ -714,13 +716,13 @@ class Coordinator:
         """Process a report that arrived before this member leads."""
         if report.who == self._member.who:
             await self._catch_up()
-        self._keep(report)
+        self._early[report.who] = report
         if report.who != self._member.who:
             larger = self._candidacy.heard(report.who) if report.stands else ""
             if larger == self._member.who:
                 self._step(CandidateInput.SMALLER)
             elif larger:
-                self._post(Order(larger, 0, 0, 0, {}), larger)
+                self._post(Order(larger, 0, 0, 0, {}))
         elif again or not self._candidacy.proves(report.seq):
             self._step(CandidateInput.RETURNED)
         else:
@@ -728,7 +730,7 @@ class Coordinator:
             least = int(_world.time()) - _EPOCH
             guid = derived_guid("bmq.groups", self._control_uri, "crown")
             crown = self._member.first_crown(least, self._leader.limit, lost=self._skipped)
-            self._post(crown, "", guid)
+            self._post(crown, guid)
 
     # the leader
 
@@ -736,20 +738,15 @@ class Coordinator:
         """Forget the crown and all reports."""
         self._leader.resign()
         self._crown = None
+        self._early = {}
         self._unsent.clear()
         self._taken()
 
-    def _keep(self, report: Report) -> None:
-        """Keep a report that has the full state of its sender, unless a later one is here."""
-        kept = self._reports.get(report.who)
-        if kept is None or kept.seq <= report.seq:
-            self._reports[report.who] = report
-
     def _taken(self) -> list[Report]:
         """Return the reports collected so far, and collect no longer."""
-        reports, self._reports = self._reports, {}
+        reports, self._gathered = self._gathered, []
         self._gathering = _cancelled(self._gathering)
-        return list(reports.values())
+        return reports
 
     async def _crowned(self, message: Message, crown: Crown) -> None:
         if crown.who != self._member.who and (why := self._doubt(crown)):
@@ -770,13 +767,14 @@ class Coordinator:
             with contextlib.suppress(Error):
                 priority = min(_LEADER + 2 * claim.term, _MAILBOX - 1)
                 await self._candidate.configure("", priority=priority)
-            self._post(claim, "")
+            self._post(claim)
         # The group keeps a crown whatever happens to the post: the present one is not confirmed. A new
         # primary may deliver the present one again.
         if former is not None and former.guid != message.guid:
             former.confirm()
-        if self._leads and self._gathering is None:
-            self._send(self._answers(self._taken()))
+        if self._leads:
+            early, self._early = self._early, {}
+            self._send(self._answers([*early.values()]))
 
     def _answers(self, reports: list[Report]) -> list[Order]:
         """Process reports; return the last order for each member, which has its full state."""
@@ -786,15 +784,18 @@ class Coordinator:
 
     def _answer(self) -> None:
         """Process the collected reports, as late as messages may be."""
-        self._gathering = None
-        if self._leads:  # no other crown has arrived meanwhile
-            if (own := self._reports.get(self._member.who)) is not None:
-                self._returned = max(self._returned, self._member.sent(own.seq))
-            self._send(self._answers(self._taken()))
+        reports = self._taken()
+        if self._leads:
+            orders = self._answers(reports)
+            own = [self._member.sent(report.seq) for report in reports if report.who == self._member.who]
+            self._returned = max(self._returned, *own, -math.inf)
+            self._send(orders)
             self._tick()
+        else:  # another crown arrived meanwhile
+            self._early.update((report.who, report) for report in reports)
 
     def _reported(self, report: Report) -> None:
-        self._keep(report)
+        self._gathered.append(report)
         if self._gathering is None:
             members = self._leader.known
             pause = min(_GATHER_MOST, self._lease * _GATHER_PART)
@@ -828,32 +829,38 @@ class Coordinator:
 
     def _send(self, orders: list[Order]) -> None:
         for order in orders:
-            self._post(order, order.who)
+            self._post(order)
 
-    def _properties(self, what: Report | Order | Crown, to: str = "") -> dict[str, str]:
-        return {TO: to, FROM: "" if isinstance(what, Crown) else self._member.who}
+    def _properties(self, what: Report | Order | Crown) -> dict[str, str]:
+        return {
+            TO: what.who if isinstance(what, Order) else "",
+            FROM: "" if isinstance(what, Crown) else self._member.who,
+        }
 
-    def _post(self, what: Report | Order | Crown, to: str, guid: str | None = None) -> None:
-        data, properties = encoded(what, self._text), self._properties(what, to)
+    def _post(self, what: Report | Order | Crown, guid: str | None = None) -> None:
+        data = encoded(what, self._text)
         try:
-            acked = self._control.post_nowait(data, properties=properties, guid=guid)
+            acked = self._control.post_nowait(data, properties=self._properties(what), guid=guid)
         except BufferFull:
             if not self._unsent:
                 self._dispatcher.spawn(self._send_unsent())
-            self._unsent[type(what), to] = (data, properties, guid)
+            self._unsent[type(what), what.who] = (what, guid)
         except Error as error:
             logger.debug("%s did not post to %s: %s", self._name, self._control_uri, error)
         else:
             acked.add_done_callback(look_at)  # the next report or order repeats the content
+
+    async def _post_in_turn(self, what: Report | Order | Crown, guid: str | None = None) -> None:
+        data = encoded(what, self._text)
+        await self._control.post(data, properties=self._properties(what), guid=guid)
 
     async def _send_unsent(self) -> None:
         """Post the messages without room in turn, until none is left."""
         try:
             while self._unsent:
                 key, message = next(iter(self._unsent.items()))
-                data, properties, guid = message
                 with contextlib.suppress(PostError):
-                    await self._control.post(data, properties=properties, guid=guid)
+                    await self._post_in_turn(*message)
                 if self._unsent.get(key) is message:
                     del self._unsent[key]
         finally:

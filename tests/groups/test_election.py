@@ -109,7 +109,7 @@ class Node(Coordinator):
         self._log = LogLimit(logging.getLogger("bmq.groups"))
         self._candidacy = Candidate(who)
         self._asking = self._ending = self._gathering = self._reporting = self._life = None
-        self._unsent, self._reports = {}, {}
+        self._early, self._unsent, self._gathered = {}, {}, []
         self._dispatcher: Any = _Dispatcher()
         self._candidate: Any = _Subscription(self)
         self.sent: list[tuple[str, Any]] = []
@@ -118,7 +118,7 @@ class Node(Coordinator):
     def _ask(self, ask: Request) -> Any:
         self.sent.append(("set", ask))
 
-    def _post(self, what: Report | Order | Crown, to: str, guid: str | None = None) -> None:
+    def _post(self, what: Report | Order | Crown, guid: str | None = None) -> None:
         if isinstance(what, Crown):
             self.sent.append(("crown", what))
 
