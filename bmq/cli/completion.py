@@ -53,7 +53,9 @@ def names_of(*, queues: bool, domains: bool) -> Callable[[typer.Context, str], l
                 apps = (await admin.queue(queue).depth()).apps
                 return [f"{queue}?id={app.app_id}" for app in apps if app.app_id != "__default"]
             found = [*await admin.queues()] if queues else []
-            return found + [each.name for each in await admin.domains()] if domains else found
+            if domains:
+                found += [each.name for each in await admin.domains()]
+            return found
 
         return _asked(ctx.params, ask, incomplete)
 

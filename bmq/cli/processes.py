@@ -243,7 +243,8 @@ class _Process:
         """Send a signal; no effect after the end."""
         if self.child is not None and self.child.returncode is None:
             with suppress(ProcessLookupError):
-                self.child.send_signal(number)
+                # The method of the child would first take an exit status, which its watcher then misses.
+                os.kill(self.child.pid, number)
 
     async def ask(self, path: str) -> _Answer:
         """Ask the process about a page."""
