@@ -46,7 +46,7 @@ async def decode(
 
     [bold]Examples[/]
 
-    $ bmq decode 00000008410b0200
+    $ bmq decode 000000084b020000
     $ bmq decode --file conversation.ndjson --brief
     """
     if bool(texts) is (file is not None):
