@@ -803,7 +803,10 @@ class Leader:
         if known is not None and report.seq <= known.seq:
             return []
         self.known[report.who] = _Known(report.seq, report.weight, now)
-        self._returned(report.who, report.buckets.keys(), now)
+        # A member subscribes to a bucket anew only after it has withdrawn its former subscription.
+        owned = {(bucket, owner.fence) for bucket, owner in self.owners.items() if owner.who == report.who}
+        left = [bucket for bucket, (fence, _) in report.buckets.items() if (bucket, fence) not in owned]
+        self._returned(report.who, left, now)
         changed = {report.who: None}
         for bucket, (fence, state) in sorted(report.buckets.items()):
             self.fence = max(self.fence, fence + 1)

@@ -168,3 +168,21 @@ def test_neighbouring_keys_go_to_different_members(count: int) -> None:
     for first in range(128):
         keys = {owners[(first + step) % 128] for step in range(4 * count)}
         assert len(keys) > count / 2, (first, keys)
+
+
+def test_a_member_is_silent_no_longer_once_it_has_its_buckets_again() -> None:
+    """Its report without them was lost, and no message arrives in them."""
+    members = Members(2)
+    members.join("a")
+    members.join("b")
+    (bucket,) = members.held["b"]
+    members.leader.known["a"].heard = 10.0
+    members.leader.tick(10.0)
+    assert members.leader.silent() == {"b": [bucket]}
+    members.report("b")
+    assert members.leader.silent() == {"b": [bucket]}
+    assert members.held["b"] == {}
+    while not members.held["b"]:
+        members.report("a")
+    members.report("b")
+    assert members.leader.silent() == {}
