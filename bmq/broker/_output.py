@@ -50,11 +50,14 @@ class BrokerOutput:
         """Add a PUSH message: the bytes in front of the data, and the data."""
         self._pushes += head, data
         size = self.size = self.size + len(head) + len(data)
+        self._wake_once()
+        if size > self.high_water and self.accepting:
+            self.accept(False)
+
+    def _wake_once(self) -> None:
         if not self._awake:
             self._awake = True
             self.wake()
-        if size > self.high_water and self.accepting:
-            self.accept(False)
 
     def accept(self, accepting: bool) -> None:
         """Start or stop accepting PUSH messages, depending on the room in the transport."""
@@ -65,17 +68,13 @@ class BrokerOutput:
     def add_ack(self, status: int, correlation_id: int, guid: bytes, queue_id: int) -> None:
         """Add an acknowledgement."""
         self._acks.append(encode_ack(status, correlation_id, guid, queue_id))
-        if not self._awake:
-            self._awake = True
-            self.wake()
+        self._wake_once()
 
     def event(self, event: bytes) -> None:
         """Add a whole event after all pending output."""
         self._seal()
         self._chunks.append(event)
-        if not self._awake:
-            self._awake = True
-            self.wake()
+        self._wake_once()
 
     def discard(self) -> None:
         """Discard all pending output, and accept no more PUSH messages."""

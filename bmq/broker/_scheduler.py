@@ -62,7 +62,7 @@ class Scheduler:
         """Start timed work."""
         self._working = True
         if isinstance(self.clock, ManualClock):
-            self.clock.listeners[self._catch_up] = None
+            self.clock._listeners[self._catch_up] = None
         self.update()
 
     def end(self) -> None:
@@ -81,7 +81,7 @@ class Scheduler:
     def _unfollow(self) -> None:
         self._working = False
         if isinstance(self.clock, ManualClock):
-            self.clock.listeners.pop(self._catch_up, None)
+            self.clock._listeners.pop(self._catch_up, None)
 
     # ---- turns of the event loop
 

@@ -29,8 +29,8 @@ class ManualClock:
 
     def __init__(self, start: float | None = None) -> None:
         self._now = _world.monotonic() if start is None else _checks.seconds("start", start)
-        #: Called after each move, by brokers with this clock.
-        self.listeners: dict[Callable[[], None], None] = {}
+        # Called after each move: brokers with this clock.
+        self._listeners: dict[Callable[[], None], None] = {}
 
     def __call__(self) -> float:
         """Return the present time."""
@@ -43,7 +43,7 @@ class ManualClock:
             UsageError: the seconds are negative or no number: a clock does not go backwards.
         """
         self._now += _checks.seconds("seconds", seconds)
-        for listener in list(self.listeners):
+        for listener in list(self._listeners):
             listener()
 
 
