@@ -240,10 +240,7 @@ class Routing:
             if group.first is not None:
                 return group.first
             break  # The group is full, so the outcome depends on all groups.
-        for group in self.groups:
-            if not group.full:
-                break
-        else:
+        if all(group.full for group in self.groups):
             return None
         matching = dict.fromkeys(
             group

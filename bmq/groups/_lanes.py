@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine
@@ -250,8 +249,7 @@ class Dispatcher:
 
     def note_stray_failed(self, error: Exception) -> None:
         """Log that the application's function did not take a stray."""
-        self._log.log(
-            logging.ERROR,
+        self._log.error(
             ("failed", type(error)),
             "the function strays of the group of %s failed, and the message is held until this member "
             "leaves: %r",
