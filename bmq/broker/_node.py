@@ -160,6 +160,12 @@ class BrokerNode:
         for each in [each for each, found in self.domains.items() if found is domain]:
             del self.domains[each]
 
+    def forget_all(self) -> None:
+        """Forget all domains with their queues; call without clients."""
+        for name in list(self.domains):
+            if name in self.domains:  # no second name of a domain forgotten already
+                self.forget_domain(name)
+
     def queue(self, domain: Domain, uri: QueueUri) -> BrokerQueue | None:
         """Return a queue, created if necessary; None if the domain or the broker allows no more queues."""
         # The queues of a redirected domain have URIs with the target of the redirection.

@@ -26,17 +26,15 @@ class Scheduler:
 
     Args:
         clock: the source of time.
+        node: the broker's node, which has timed work too.
 
     Attributes:
         clock: the source of time.
-        node: the broker's node, which has timed work too; set before the work begins, and replaced when the
-            broker forgets its messages.
     """
 
-    node: BrokerNode
-
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, node: BrokerNode) -> None:
         self.clock = clock
+        self._node = node
         self._loop: asyncio.AbstractEventLoop | None = None
         self._working = False
         # By the broker's clock: actions, and the deadlines of connections.
@@ -146,7 +144,7 @@ class Scheduler:
         await self._change.wait()
 
     def _next_deadline(self) -> float | None:
-        deadlines = self.node.next_deadline(), self.timeouts.first, self._actions.first
+        deadlines = self._node.next_deadline(), self.timeouts.first, self._actions.first
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def _wake(self) -> None:
@@ -166,6 +164,6 @@ class Scheduler:
         now = self.clock()
         for action in self._actions.due(now):
             action()
-        self.node.tick(now)
+        self._node.tick(now)
         for connection in self.timeouts.due(now):
             connection.tick(now)

@@ -119,12 +119,9 @@ class Broker:
         if config_dir is not None:
             path = os.fspath(_checks.instance("config_dir", config_dir, _PATHS, "a path"))
             config_dir = _checks.text("config_dir", path, empty=False)
-        if ssl is not None:
-            _checks.instance("ssl", ssl, SSLContext, "an ssl.SSLContext")
-        if authorize is not None:
-            _checks.function("authorize", authorize, 1, plain=True)
-        if clock is not None:
-            _checks.function("clock", clock, 0, plain=True)
+        _checks.optional(_checks.instance, "ssl", ssl, SSLContext, "an ssl.SSLContext")
+        _checks.optional(_checks.function, "authorize", authorize, 1, plain=True)
+        _checks.optional(_checks.function, "clock", clock, 0, plain=True)
         configured: dict[str, DomainConfig | Redirect] = {}
         if builtin if builtin is not None else config_dir is None:
             configured.update(builtin_domains())
@@ -149,11 +146,6 @@ class Broker:
         self.clock: Clock = _world.current().monotonic if clock is None else clock
         self.host = host
         self._ssl = ssl
-        posts_kept = _checks.integer("posts_kept", posts_kept, 0, sys.maxsize)
-        self._posts: deque[PostedMessage] | None = deque(maxlen=posts_kept) if posts_kept else None
-        self._source = DomainSource(configured, directory)
-        self._history = _checks.integer("deduplication_history", deduplication_history)
-        self._bounds = Bounds() if bounds is None else _checks.choice("bounds", bounds, Bounds)
         self._port = port
         self._running = False
         self._listener = Listener(self._welcome)
@@ -166,8 +158,16 @@ class Broker:
         self._sessions = 0
         self._guids = GuidGenerator(client_id_from(_world.hostname(), _world.time_ns(), _world.pid(), 0))
         self.faults = Faults(self._connections)
-        self._scheduler = Scheduler(self.clock)
-        self._renew()
+        posts_kept = _checks.integer("posts_kept", posts_kept, 0, sys.maxsize)
+        self._node = BrokerNode(
+            DomainSource(configured, directory),
+            history_limit=_checks.integer("deduplication_history", deduplication_history),
+            bounds=_checks.optional(_checks.choice, "bounds", bounds, Bounds),
+            posts=deque(maxlen=posts_kept) if posts_kept else None,
+            faults=self.faults,
+        )
+        self._scheduler = Scheduler(self.clock, self._node)
+        self._node.postpone = lambda: self._scheduler.soon(self._go_on)
 
     def add_domain(self, config: DomainConfig) -> None:
         """Add or change a domain: later posts and opens follow the new configuration.
@@ -181,7 +181,7 @@ class Broker:
         if loaded is not None:
             self._node.configure(loaded, config)
             self._deliver()
-        self._source.configured[config.name] = config
+        self._node.source.configured[config.name] = config
 
     def admin(self, command: str) -> str:
         """Carry out an admin command, such as ``DOMAINS DOMAIN bmq.test.mem.priority INFOS``; see HELP."""
@@ -203,13 +203,14 @@ class Broker:
             StateError: the broker keeps no posts: ``Broker(posts_kept=...)``.
             InvalidURI: the URI is not legal.
         """
-        if self._posts is None:
+        posts = self._node.posts
+        if posts is None:
             raise StateError(
                 "the broker keeps no posts: start it with Broker(posts_kept=1000), as the fixture "
                 "bmq_broker does"
             )
         name = QueueUri.parse(uri).canonical
-        return [each for each in self._posts if each.queue_uri == name]
+        return [each for each in posts if each.queue_uri == name]
 
     def assert_posted(
         self,
@@ -247,7 +248,7 @@ class Broker:
             wanted += f" {payload!r}"
         if properties:
             wanted += f" with {_described(properties)}"
-        others = ", ".join(dict.fromkeys(each.queue_uri for each in self._posts or ())) or "none"
+        others = ", ".join(dict.fromkeys(each.queue_uri for each in self._node.posts or ())) or "none"
         raise AssertionError(
             f"expected {wanted} in {uri}, found {len(found)} of {len(posted)} posted "
             f"messages:\n{listed(posted)}\n(queues with posts: {others})"
@@ -380,7 +381,7 @@ class Broker:
         keep = _checks.boolean("keep", keep)
         await self.stop(graceful=graceful)
         if not keep:
-            self._renew()
+            self._node.forget_all()
         await self.start()
 
     async def __aenter__(self) -> Broker:
@@ -393,17 +394,6 @@ class Broker:
         await self.stop()
 
     # ---- the node
-
-    def _renew(self) -> None:
-        """Forget all messages, if any: a new node takes the place of the old one."""
-        self._node = self._scheduler.node = BrokerNode(
-            self._source,
-            history_limit=self._history,
-            bounds=self._bounds,
-            posts=self._posts,
-            faults=self.faults,
-        )
-        self._node.postpone = lambda: self._scheduler.soon(self._go_on)
 
     def _go_on(self) -> None:
         self._node.go_on(self._scheduler.clock())
@@ -418,11 +408,12 @@ class Broker:
 
     async def _welcome(self, sock: socket.socket) -> None:
         """Make a connection from an accepted socket."""
-        if len(self._connections) + len(self._arriving) >= self._bounds.connections:
+        most = self._node.bounds.connections
+        if len(self._connections) + len(self._arriving) >= most:
             self._node.refusals.warning(
                 "connections",
                 "%d connections are open, the limit of this broker: further connections are closed at once",
-                self._bounds.connections,
+                most,
             )
             sock.close()
             return

@@ -77,7 +77,7 @@ class MemoryBroker(Broker):
         options.setdefault("builtin", False)
         super().__init__(**options)
         for name, domain in _lasting().items():
-            self._source.configured.setdefault(name, domain)
+            self._node.source.configured.setdefault(name, domain)
 
     async def _listen(self) -> None:
         if self._port:  # the first run had a socket

@@ -311,7 +311,7 @@ class _MortalBroker(Broker):
         self._abandon(forget)
 
     def forget(self) -> None:
-        self._renew()
+        self._node.forget_all()
 
 
 class SimulatedBroker:

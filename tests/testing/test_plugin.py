@@ -232,7 +232,7 @@ class TestBackgroundBroker:
             assert broker.call(lambda inner: inner.uri) == broker.uri
 
             async def names(inner: Broker) -> list[str]:
-                return inner._source.names()
+                return inner._node.source.names()
 
             assert "bmq.test.mem.priority" in broker.call(names)
         with pytest.raises(bmq.StateError, match="not running"):
