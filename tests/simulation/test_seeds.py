@@ -91,6 +91,7 @@ def test_the_decorator_and_the_fixture_work_in_a_test_file(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(bmq.__file__).parents[1]))
+    pytester.makeini("[pytest]")  # so that no configuration above the folder of the test counts
     pytester.makepyfile(
         """
         import asyncio
