@@ -10,6 +10,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -34,7 +35,7 @@ from bmq.client.queue import (
     left_over,
 )
 from bmq.conventions import delay_queue_of
-from bmq.errors import InvalidURI, QueueClosed, StateError, UsageError
+from bmq.errors import InvalidURI, QueueClosed, RequestTimeout, StateError, UsageError
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import SessionEvent
 from bmq.protocol.client.queue import QueueState
@@ -117,7 +118,10 @@ class Session:
             on_event = StatsLog(self, options.log_stats_every, on_event).note
         self._connection: Connection = Connection(broker, options, on_event, host_health)
         self._close_task: asyncio.Task[CloseReport] | None = None
+        # The openings of queues for posting, by URI: of the application, and of destinations that messages
+        # name. What a stranger has named must never stand in the way of the application.
         self._outputs: dict[str, asyncio.Task[Queue]] = {}
+        self._named: dict[str, asyncio.Task[Queue]] = {}
         self._requests: Requests | None = None
         with _registering:
             _sessions[self] = None
@@ -360,6 +364,8 @@ class Session:
         options = checked_limits(limits, DEFAULT_LIMITS)
         wanted = [each if isinstance(each, Subscription) else Subscription(each) for each in subscriptions]
         flags = (QueueFlags.READ if read else QueueFlags(0)) | (QueueFlags.WRITE if write else QueueFlags(0))
+        if write:
+            await self._make_way(parsed.canonical)
         seconds = self._connection.options.open_timeout if timeout is None else timeout
         make = partial(
             Queue,
@@ -422,15 +428,49 @@ class Session:
         opening.
         """
         key = _parsed("uri", uri).canonical
-        opening = self._outputs.get(key)
-        if opening is not None and _usable(opening):
-            await ended(opening)
-            return opening.result()
+        if (named := self._named.pop(key, None)) is not None:
+            self._outputs[key] = named
+        return await self._output(key, self._outputs)
+
+    async def _open_named(self, uri: str) -> Queue:
+        """Return a queue for posting, whose URI comes from a message; as :meth:`open_output` otherwise.
+
+        The application's own queue is shared, and so are queues that other messages have named. The
+        application takes a named queue over by :meth:`open_output`, and replaces it by :meth:`open_queue`.
+        """
+        return await self._output(_parsed("uri", uri).canonical, self._named)
+
+    async def _close_named(self, queue: Queue) -> None:
+        """Close a queue that messages have named, unless the application has taken it over."""
+        key = queue._parsed_uri.canonical
+        opening = self._named.get(key)
+        if opening is not None and opening.done() and _usable(opening) and opening.result() is queue:
+            del self._named[key]
+            await queue.close()
+
+    async def _make_way(self, key: str) -> None:
+        """Close a queue that messages have named, so that the application can open it."""
+        named = self._named.get(key)
+        if named is None or named is asyncio.current_task():
+            return
+        del self._named[key]
+        await ended(named)
+        if _usable(named):
+            with suppress(RequestTimeout):
+                await named.result().close()
+
+    async def _output(self, key: str, openings: dict[str, asyncio.Task[Queue]]) -> Queue:
+        for each in (self._outputs, self._named):
+            opening = each.get(key)
+            if opening is not None and _usable(opening):
+                await ended(opening)
+                return opening.result()
         for queue in self.queues:
             if queue.writable and queue._parsed_uri.canonical == key:
                 return queue
-        self._outputs = {each: task for each, task in self._outputs.items() if _usable(task)}
-        self._outputs[key] = opening = self._connection.keep(self.open_queue(key, write=True))
+        for stale in [uri for uri, opening in openings.items() if not _usable(opening)]:
+            del openings[stale]
+        openings[key] = opening = self._connection.keep(self.open_queue(key, write=True))
         opening.add_done_callback(look_at)
         await ended(opening)
         return opening.result()

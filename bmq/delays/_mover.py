@@ -323,8 +323,7 @@ class Mover:
                 while len(self._open) >= _MOST_OPEN and not self._close_idle():
                     await self._room()
                 self._open[output.uri] = output
-                output.shared = any(each.writable and each.uri == output.uri for each in session.queues)
-                opening = asyncio.create_task(session.open_output(output.uri), name=f"opening {output.uri}")
+                opening = asyncio.create_task(session._open_named(output.uri), name=f"opening {output.uri}")
                 opening.add_done_callback(look_at)
                 # A slow opening does not delay other openings.
                 await asyncio.wait([opening], timeout=_OPENING)
@@ -449,12 +448,12 @@ class Mover:
         return False
 
     def _shut(self, output: _Output) -> None:
-        """Forget the queue of a destination; close the queue unless the session opened it before."""
+        """Forget the queue of a destination; close the queue unless it is the application's."""
         queue, output.queue = output.queue, None
         if queue is None:
             return
         del self._open[output.uri]
-        if not output.shared and not queue.closed:
+        if not queue.closed:
             closing = asyncio.create_task(_closed(queue), name=f"closing {output.uri}")
             self._closing[closing] = None
             closing.add_done_callback(self._closing.pop)
@@ -470,7 +469,7 @@ class Mover:
 
 async def _closed(queue: Queue) -> None:
     try:
-        await queue.close()
+        await queue.session._close_named(queue)
     except Error as error:
         logger.info("a destination queue was not closed cleanly: %s", error)
 
@@ -503,7 +502,6 @@ class _Output:
         uri: the queue.
         familiar: whether the queue was open before, or is the delay queue's own destination.
         queue: the open queue; None if not open.
-        shared: whether the session had opened the queue before.
         waiting: messages not posted yet.
         unsettled: number of posts without an outcome, or refused and to be repeated.
         task: posts the waiting messages; None without waiting messages.
@@ -516,7 +514,6 @@ class _Output:
     uri: str
     familiar: bool
     queue: Queue | None = None
-    shared: bool = False
     waiting: deque[_Item] = field(default_factory=deque[_Item])
     unsettled: int = 0
     task: asyncio.Task[None] | None = None

@@ -202,7 +202,7 @@ def restored(entries: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Prop
 def _kinds(text: str) -> dict[str, PropertyType]:
     try:
         return {name: PropertyType[kind] for name, kind in json.loads(text).items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InvalidProperty(
             f"the entry {TYPES!r} of a map of properties must be a JSON object of names and types, as in the "
             f"rows of a queue, not {text!r:.60}"

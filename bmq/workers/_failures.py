@@ -356,6 +356,6 @@ def _rest(text: object) -> list[tuple[str, PropertyInput]]:
             number = PropertyType[kind]
             raw = number in (PropertyType.CHAR, PropertyType.BINARY)
             found.append((str(name), PropertyValue(number, base64.b64decode(value) if raw else value)))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return []  # another program's property
     return found

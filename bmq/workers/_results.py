@@ -449,10 +449,11 @@ class Responder:
         self._allowed: dict[str, Allowed] = {}
         self._log = LogLimit(logger)
         self._name = name_of(function)
-        self._running: dict[str, asyncio.Timeout] = {}
+        # By queue and GUID: requests of two queues may have the same GUID.
+        self._running: dict[tuple[str, str], asyncio.Timeout] = {}
         self._outputs: OrderedDict[Queue, None] = OrderedDict()
         self._closing: set[asyncio.Future[None]] = set()
-        self._cancelled: OrderedDict[str, None] = OrderedDict()
+        self._cancelled: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def _plan(self, state: object) -> HandlerPlan:
         """Return the checked function.
@@ -482,27 +483,30 @@ class Responder:
         message = attempt.message
         cancelled = guid_of(message, CANCEL)
         if cancelled is not None:
-            self._cancel(cancelled)
+            self._cancel((message.queue_uri, cancelled))
             return
-        guid = message.guid
+        request = message.queue_uri, message.guid
         to = queue_of(message, REPLY_TO, self._allowed_of(message))
         until = integer_of(message, DEADLINE, 0, INT64_MAX)
-        if self._cancelled.pop(guid, self) is None:
+        if self._cancelled.pop(request, self) is None:
             return
         seconds = min(until / 1000 - _world.time(), _LONGEST) if until is not None else None
         if seconds is not None and seconds <= 0:
             logger.info(
-                "request %s of %s arrived after its deadline", guid, message.queue_uri, extra=_about(message)
+                "request %s of %s arrived after its deadline",
+                message.guid,
+                message.queue_uri,
+                extra=_about(message),
             )
             return
         answers = to is not None
-        limit = self._running[guid] = asyncio.timeout(seconds)
+        limit = self._running[request] = asyncio.timeout(seconds)
         if seconds is not None:
             deadline.set(_world.time() + seconds)
         try:
             reply = await self._respond(message, call_next, limit, answers)
         finally:
-            del self._running[guid]
+            del self._running[request]
         await self._answer(message, to, reply)
 
     def _allowed_of(self, message: Message) -> Allowed:
@@ -511,12 +515,12 @@ class Responder:
             allowed = self._allowed[uri] = self._allow.of(QueueUri.parse(uri))
         return allowed
 
-    def _cancel(self, guid: str) -> None:
-        if limit := self._running.get(guid):
+    def _cancel(self, request: tuple[str, str]) -> None:
+        if limit := self._running.get(request):
             if not limit.expired():
                 limit.reschedule(_AT_ONCE)
             return
-        self._cancelled[guid] = None
+        self._cancelled[request] = None
         if len(self._cancelled) > _REMEMBERED:
             self._cancelled.popitem(last=False)
 
@@ -575,12 +579,12 @@ class Responder:
         added: dict[str, PropertyInput] = {REQUEST: message.guid}
         if (requester := message.properties.get(REQUESTER)) is not None:
             added[REQUESTER] = requester
-        guid = derived_guid(message.guid, to, "reply")
+        guid = derived_guid(message.guid, message.queue_uri, to, "reply")
         session = message.consumer.queue.session
         refused = False
         while True:
             try:
-                output = await session.open_output(to)
+                output = await session._open_named(to)
                 self._used(output)
                 properties = {**(reply.properties or {}), **added}
                 await output.post(reply.data, properties=properties, guid=guid)
@@ -612,7 +616,7 @@ class Responder:
         self._outputs.move_to_end(output)
         if len(self._outputs) > _OPEN:
             oldest, _ = self._outputs.popitem(last=False)
-            closing = asyncio.ensure_future(oldest.close())
+            closing = asyncio.ensure_future(oldest.session._close_named(oldest))
             self._closing.add(closing)
             closing.add_done_callback(self._closed)
 

@@ -79,6 +79,7 @@ def batch(*maps: dict[str, str]) -> pa.RecordBatch:
             "row 1 of the partition: property 'n' has the text 'one'",
         ),
         ({"n": "1", "bmq_types": '{"n": "LONG"}'}, "the entry 'bmq_types' of a map of properties must be"),
+        ({"n": "1", "bmq_types": "[" * 30_000}, "the entry 'bmq_types' of a map of properties must be"),
         ({"n": "70000", "bmq_types": '{"n": "SHORT"}'}, "property 'n'"),
         ({"n": "1", "bmq_types": "[]"}, "the entry 'bmq_types' of a map of properties must be"),
     ],
