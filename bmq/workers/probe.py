@@ -56,7 +56,13 @@ _AT_ONCE = 64
 
 
 class HealthAddressError(OSError):
-    """The address for health cannot be used."""
+    """The address for health cannot be used.
+
+    Attributes:
+        why: the reason of the operating system.
+    """
+
+    why = ""
 
     def __str__(self) -> str:
         return str(self.strerror)
@@ -138,11 +144,13 @@ class PageServer:
             if number in errno.errorcode:
                 why = os.strerror(number).lower()  # without asyncio's repetition of the address
             stop = ", or stop the program that has the address" if number == errno.EADDRINUSE else ""
-            raise HealthAddressError(
+            refused = HealthAddressError(
                 number,
                 f"the address for health, {host}:{self._port}, cannot be used: {why}. Give another address "
                 f"to bmq.App(health=...) or bmq run --health{stop}",
-            ) from None
+            )
+            refused.why = why
+            raise refused from None
         port = server.sockets[0].getsockname()[1]
         self.uri = f"http://{host}:{port}"
         try:
@@ -158,17 +166,24 @@ class PageServer:
         assert task is not None
         self._tasks[task] = None
         if len(self._tasks) > _AT_ONCE:
-            next(iter(self._tasks)).cancel()
+            oldest = next(iter(self._tasks))
+            del self._tasks[oldest]  # at once: the next connection ends another one
+            oldest.cancel()
+        writer.transport.set_write_buffer_limits(0)  # drain() waits until the peer has taken everything
         try:
             async with asyncio.timeout(self._patience):
                 request = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await self._answer(request))
                 await writer.drain()
-        except (TimeoutError, OSError, EOFError, asyncio.LimitOverrunError):
-            pass  # the peer has gone, or the request is unknown
-        finally:
-            del self._tasks[task]
             writer.close()
+        except (TimeoutError, OSError, EOFError, asyncio.LimitOverrunError):
+            pass  # the peer has gone, or reads nothing, or the request is unknown
+        except asyncio.CancelledError:
+            pass  # by the server: asyncio's streams of Python 3.11 log the cancellation of this task
+        finally:
+            self._tasks.pop(task, None)
+            if not writer.is_closing():
+                writer.transport.abort()
 
     async def _answer(self, request: bytes) -> bytes:
         words = request.split(b"\r\n", 1)[0].decode("latin-1").split(" ")

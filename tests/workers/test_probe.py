@@ -10,12 +10,14 @@ import logging
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 from typing import Any
 
 import pytest
 
 import bmq
+from bmq.workers.probe import TEXT_TYPE, Page, PageServer
 from tests.fakes.broker import Peer
 from tests.sweeps import sweep
 from tests.waiting import eventually
@@ -225,8 +227,10 @@ async def test_an_ipv6_address_serves_probes(broker_uri: str, uri: str) -> None:
         assert (await get(app, "/livez"))[0] == 200
 
 
-async def test_silent_connections_do_not_block_probes(broker_uri: str, uri: str) -> None:
-    """The oldest connection without a request makes way for one with a request."""
+async def test_silent_connections_do_not_block_probes(
+    broker_uri: str, uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The oldest connection without a request makes way for one with a request; the log stays empty."""
     async with running(broker_uri, uri) as app:
         assert app.health_uri is not None
         host, port = app.health_uri.removeprefix("http://").rsplit(":", 1)
@@ -240,3 +244,27 @@ async def test_silent_connections_do_not_block_probes(broker_uri: str, uri: str)
         finally:
             for _, writer in silent:
                 writer.close()
+    assert caplog.records == []
+
+
+async def test_peers_that_read_no_answer_are_cut_off() -> None:
+    size = 16 << 20  # more than the kernel's buffers
+
+    async def page(path: str) -> Page:
+        return HTTPStatus.OK, bytes(size), TEXT_TYPE
+
+    server = PageServer("127.0.0.1", 0, page, patience=0.05)
+    async with server.serving():
+        assert server.uri is not None
+        host, port = server.uri.removeprefix("http://").rsplit(":", 1)
+        peers = [await asyncio.open_connection(host, int(port), limit=1024) for _ in range(3)]
+        for _, writer in peers:
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        await eventually(lambda: not server._tasks)
+        for reader, writer in peers:
+            received = 0
+            with suppress(ConnectionError):
+                while part := await reader.read(1 << 20):
+                    received += len(part)
+            assert received < size
+            writer.close()
