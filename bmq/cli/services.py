@@ -7,6 +7,7 @@ import asyncio
 import os
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from http import HTTPStatus
 
 from bmq._words import number, several
 from bmq.cli.output import BadInput, emit, needing, note
@@ -15,6 +16,8 @@ from bmq.cli.verb import argument, option, verb
 from bmq.client.address import parse_addresses
 
 _DEFAULT = "127.0.0.1:30190"
+# Seconds for a request with its answer: Prometheus itself gives up after ten by default.
+_PATIENCE = 30.0
 
 
 @verb("console", service=True)
@@ -92,9 +95,11 @@ async def exporter(
     $ bmq exporter --broker prod --interval 30 --domain bmq.test.mem.priority
     """
     with needing("prometheus_client", "the metrics need", "cli,prometheus"):
-        from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
         from bmq.cli.exporter import Exporter
+    from bmq.workers.probe import METRICS_TYPE, TEXT_TYPE, HealthAddressError, Page, PageServer
+
     if addresses is not None:
         if target.named:
             raise BadInput(f"give the brokers once: {addresses} or --broker {target.uri}")
@@ -115,14 +120,19 @@ async def exporter(
         registry = CollectorRegistry()
         registry.register(exporter)
         ProcessCollector(registry=registry)
+
+        async def page(path: str) -> Page:
+            if path not in ("/", "/metrics"):
+                return HTTPStatus.NOT_FOUND, "the path is /metrics\n", TEXT_TYPE
+            return HTTPStatus.OK, await asyncio.to_thread(generate_latest, registry), METRICS_TYPE
+
+        server = PageServer(host, port, page, patience=_PATIENCE)
         try:
-            server, thread = start_http_server(port, host, registry)
-        except (OSError, OverflowError) as error:
-            raise BadInput(f"--listen {listen}: {error}; choose another address or port") from error
-        for end in (thread.join, server.server_close, server.shutdown):  # the last one first
-            stack.callback(end)
-        shown = f"[{host}]" if ":" in host else host
-        emit(f"http://{shown}:{server.server_port}/metrics", flush=True)
+            await stack.enter_async_context(server.serving())
+        except (HealthAddressError, OverflowError) as error:
+            why = getattr(error, "why", error)
+            raise BadInput(f"--listen {listen}: {why}; choose another address or port") from error
+        emit(f"{server.uri}/metrics", flush=True)
         await exporter.run()
 
 
