@@ -55,9 +55,10 @@ _TYPES: dict[PropertyType, ArrowType] = {
 }
 #: The possible types of a property's column.
 _COLUMNS = {*_TYPES.values(), pa.int8()}
-# Messages in smaller groups are read singly. After this number of groups, all further messages are, too.
+# Messages in smaller groups are read singly. After this number of searches for a group, which examine all
+# remaining messages each, all further messages are, too.
 _WORTH_IT = 16
-_KINDS = 64
+_SEARCHES = 64
 # Maximum number of bytes to inflate at once: compressed messages may grow a thousandfold.
 _MOST_INFLATED = 256 * 1024 * 1024
 # The largest number of bytes that DEFLATE produces from one byte.
@@ -353,15 +354,19 @@ def _sort(columns: PushColumns, rows: Array, payload_starts: Array) -> tuple[lis
     # Messages with the same schema id usually have the same names. Use the id only to group: a redelivered
     # message may carry an outdated id. The lowest bit marks the message that introduces an id.
     ids = columns.schema_ids[rows] & 0xFFFE | (columns.schema_ids[rows] == 1)
+    order = np.argsort(ids, kind="stable")
+    bounds = np.flatnonzero(np.diff(ids[order])) + 1
     found: list[_Alike] = []
-    for number in np.unique(ids):
-        part = rows[_index(ids == number)]
-        while len(part) >= _WORTH_IT and len(found) < _KINDS:
-            like = _like_first(columns, part, payload_starts, new=bool(number))
+    searches = 0
+    for part in np.split(rows[order], bounds):
+        new = bool(columns.schema_ids[part[0]])
+        while len(part) >= _WORTH_IT and searches < _SEARCHES:
+            like = _like_first(columns, part, payload_starts, new=new)
             if like is None:
                 left.append(part[:1])
                 part = part[1:]
                 continue
+            searches += 1
             group, part = like
             if len(group.rows) < _WORTH_IT:
                 left.append(group.rows)

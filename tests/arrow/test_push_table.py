@@ -196,6 +196,32 @@ def test_a_schema_id_is_verified_against_the_bytes() -> None:
     assert decoded.properties[0].to_pylist() == [n if n % 2 else None for n in range(100)]
 
 
+@pytest.mark.parametrize("own", ["name", "schema id"])
+def test_work_grows_with_the_messages_not_with_their_square(
+    own: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each message has a name of its own, or a schema id: the rows are examined a limited number of times."""
+    examined = 0
+    like_first, index = decoding._like_first, decoding._index
+
+    def counted_like_first(columns: PushColumns, rows: Any, *args: Any, **options: Any) -> Any:
+        nonlocal examined
+        examined += len(rows)
+        return like_first(columns, rows, *args, **options)
+
+    def counted_index(wanted: Any) -> Any:
+        nonlocal examined
+        examined += len(wanted)
+        return index(wanted)
+
+    monkeypatch.setattr(decoding, "_like_first", counted_like_first)
+    monkeypatch.setattr(decoding, "_index", counted_index)
+    names = [f"n{n}" if own == "name" else "n" for n in range(2000)]
+    pushes = [push({name: n}, schema_id=1 if own == "name" else 2 * n + 2) for n, name in enumerate(names)]
+    checked(TableDecoder({"n": pa.int64()}).decode(PushColumns.of(pushes)), pushes, {"n": pa.int64()})
+    assert examined < 200 * len(pushes)
+
+
 def test_compressed_messages_are_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compressed messages may be very large when decompressed, so the memory held at once is bounded."""
     monkeypatch.setattr(decoding, "_MOST_INFLATED", 10_000)
