@@ -381,15 +381,20 @@ class SubStream:
         return self.handle.output.accepting
 
     def configure(self, subscriptions: tuple[Subscription, ...]) -> None:
-        """Replace the subscriptions; call :meth:`AppDelivery.change` afterwards."""
+        """Replace the subscriptions; set :attr:`AppDelivery.changed` afterwards."""
         self.subscriptions = subscriptions
-        self.active.clear()
+        before, self.active = self.active, {}
         for subscription in subscriptions:
             s_id = subscription.s_id
             subscriber = self.subscribers.get(s_id) or Subscriber(self, s_id)
             if subscriber.configure(subscription):
                 self.subscribers[s_id] = subscriber
                 self.active[s_id] = subscriber
+        # Here, not in forget_subscribers: without messages the routing table is never rebuilt.
+        for s_id, subscriber in before.items():
+            if s_id not in self.active and not subscriber.messages:
+                subscriber.group = None
+                del self.subscribers[s_id]
 
     def close(self) -> None:
         """Drop all references once the stream is closed and has no unconfirmed messages."""
@@ -398,7 +403,7 @@ class SubStream:
         self.active.clear()
 
     def forget_subscribers(self) -> None:
-        """Drop subscribers without a configuration and without unconfirmed messages."""
+        """Drop withdrawn subscribers whose messages have been confirmed since."""
         for s_id, subscriber in list(self.subscribers.items()):
             if s_id not in self.active and not subscriber.messages:
                 del self.subscribers[s_id]

@@ -12,9 +12,11 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from bmq.broker import Limits
 from bmq.broker._storage import CapacityMeter, MessageRecord, MessageStore
-from tests.broker.core import PRIORITY, Core, CoreClient
+from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, subscription
 
 COUNT = 20_000
 PAYLOAD = bytes(256)
@@ -102,6 +104,21 @@ def test_memory_of_a_client_is_freed_with_it() -> None:
         assert [reference() is None for reference in gone] == [True, True, False]
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("uri", [PRIORITY, BROADCAST, f"{FANOUT}?id=foo", f"{FANOUT}?id=unknown"])
+def test_withdrawn_subscriptions_of_an_idle_queue_are_forgotten(uri: str) -> None:
+    core = Core()
+    reader = core.client()
+    reader.open(uri, read=True)
+    app_id = uri.partition("?id=")[2] or "__default"
+    for number in range(0, 100, 2):
+        reader.configure(subscription(number), subscription(number + 1), app_id=app_id)
+    (queue,) = core.node.queues.values()
+    (stream,) = queue.apps[app_id].streams
+    assert list(stream.subscribers) == [98, 99]
+    reader.configure(app_id=app_id)
+    assert not stream.subscribers
 
 
 def store(window: float, limit: int) -> MessageStore:
