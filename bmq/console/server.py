@@ -11,8 +11,9 @@ import logging
 import re
 import secrets
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from contextlib import aclosing, asynccontextmanager, nullcontext
+from functools import partial
 from importlib import resources
 from types import TracebackType
 from typing import Any, Self
@@ -68,9 +69,13 @@ _UNLIMITED = {*_PAGE, "/api/live", "/api/contents"}
 _EXPLAINED = {
     404: "the console has no page at this path",
     405: "the console does not support this method at this path",
+    408: "the request did not arrive in time",
     413: "the request is too large",
 }
+# Limits of the bodies of requests: bytes of one, bytes of all together, and seconds until one has arrived.
 _MOST_SENT = 16 * 1024 * 1024
+_MOST_RECEIVED = 64 * 1024 * 1024
+_ARRIVAL = 60.0
 _MOST_LISTED = 500
 # Limits of one answer with contents: messages, and bytes.
 _MOST_INSIDE = 100
@@ -91,6 +96,7 @@ class _Busy(Exception):
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Action = Callable[[web.Request, "_Body"], Awaitable[web.StreamResponse]]
 
 
 class Console:
@@ -149,6 +155,7 @@ class Console:
         self._log = LogLimit(logger)
         self._working = _Turns(_AT_WORK, _WAITING)
         self._inside = _Turns(_LOOKING_INSIDE, _WAITING)
+        self._received = 0  # bytes of bodies of unanswered requests
         # By path. A GET only reads; POSTs in ``_changing`` make changes.
         self._gets: dict[str, Handler] = {
             "/api/live": self._live,
@@ -156,7 +163,7 @@ class Console:
             "/api/messages": self._messages,
             "/api/clusters": self._clusters,
         }
-        self._posts: dict[str, Handler] = {
+        self._posts: dict[str, Action] = {
             "/api/route": self._route,
             "/api/contents": self._contents,
             "/api/post": self._post,
@@ -184,14 +191,14 @@ class Console:
         Raises:
             OSError: the address cannot be used.
         """
-        app = web.Application(middlewares=[self._answer], client_max_size=_MOST_SENT)
+        app = web.Application(middlewares=[self._answer])
         folder = resources.files("bmq.console") / "page"
         for path, (name, kind) in _PAGE.items():
             app.router.add_get(path, _asset((folder / name).read_bytes(), kind))
         for path, handler in self._gets.items():
             app.router.add_get(path, handler, allow_head=False)
-        for path, handler in self._posts.items():
-            app.router.add_post(path, handler)
+        for path, action in self._posts.items():
+            app.router.add_post(path, partial(self._act, action))
         app.on_response_prepare.append(_dress)
         # aiohttp logs a traceback for each request that is no HTTP: strangers could fill the log.
         silent = logging.Logger("bmq.console.http", logging.CRITICAL + 1)
@@ -253,8 +260,8 @@ class Console:
             )
             if refused is not None:
                 return _error(*refused)
-            if request.path in _UNLIMITED:
-                return await handler(request)
+            if request.method == "POST" or request.path in _UNLIMITED:
+                return await handler(request)  # a POST takes its turn in _act
             async with self._working:
                 return await handler(request)
         except web.HTTPException as error:
@@ -278,6 +285,33 @@ class Console:
                 printable("; ".join(map(str.strip, traceback.format_exception(error)[-2:]))),
             )
             return _error(500, f"the request has failed because of a defect of the console: {name}")
+
+    async def _act(self, action: Action, request: web.Request) -> web.StreamResponse:
+        """Read a request's body, then act; a slow sender occupies no turn."""
+        async with self._receiving(request) as received:
+            body = _body(received)
+            async with nullcontext() if request.path in _UNLIMITED else self._working:
+                return await action(request, body)
+
+    @asynccontextmanager
+    async def _receiving(self, request: web.Request) -> AsyncGenerator[bytearray]:
+        """Read a request's body, and count the bytes as received until the request is answered."""
+        received = bytearray()
+        try:
+            try:
+                async with asyncio.timeout(_ARRIVAL):
+                    async for piece in request.content.iter_any():
+                        received += piece
+                        self._received += len(piece)
+                        if len(received) > _MOST_SENT:
+                            raise web.HTTPRequestEntityTooLarge(_MOST_SENT, len(received))
+                        if self._received > _MOST_RECEIVED:
+                            raise _Busy("the console is busy with other large requests; try again")
+            except TimeoutError:
+                raise web.HTTPRequestTimeout from None
+            yield received
+        finally:
+            self._received -= len(received)
 
     # data
 
@@ -373,9 +407,8 @@ class Console:
             found.append(entry)
         return _json({"broker": admin.broker, "gap": await admin.gap(), "clusters": found})
 
-    async def _route(self, request: web.Request) -> web.Response:
+    async def _route(self, _: web.Request, body: _Body) -> web.Response:
         """The consumer for a message with the given properties."""
-        body = await _body(request)
         properties = _properties(body)
         admin = await self._watch.admin()
         asked = admin.queue(body.uri)
@@ -409,9 +442,8 @@ class Console:
 
     # actions
 
-    async def _contents(self, request: web.Request) -> web.StreamResponse:
+    async def _contents(self, request: web.Request, body: _Body) -> web.StreamResponse:
         """The contents of some messages, up to the limits of one answer."""
-        body = await _body(request)
         uri = bmq.QueueUri.parse(body.uri).canonical
         wanted = list(dict.fromkeys(body.guids))
         chosen = wanted[:_MOST_INSIDE]
@@ -440,9 +472,8 @@ class Console:
                 await _send(request, response, b"]}")
         return response
 
-    async def _post(self, request: web.Request) -> web.Response:
+    async def _post(self, _: web.Request, body: _Body) -> web.Response:
         """Post a message, and return the outcome."""
-        body = await _body(request)
         payload = _payload(body)
         properties = _properties(body)
         async with self._source.connect() as session:
@@ -450,9 +481,8 @@ class Console:
             ack = await queue.post(payload, properties=properties or None)
         return _json({"guid": ack.guid})
 
-    async def _again(self, request: web.Request) -> web.Response:
+    async def _again(self, _: web.Request, body: _Body) -> web.Response:
         """Post a dead letter again; the letter is confirmed after the acknowledgement."""
-        body = await _body(request)
         uri = bmq.QueueUri.parse(body.uri).canonical
         kept = body.text is None and body.base64 is None
         edited = None if kept else (_payload(body), _properties(body))
@@ -462,9 +492,8 @@ class Console:
             )
         return _json({"uri": where, "guid": posted})
 
-    async def _cancel(self, request: web.Request) -> web.Response:
+    async def _cancel(self, _: web.Request, body: _Body) -> web.Response:
         """Delete a delayed message."""
-        body = await _body(request)
         uri = bmq.QueueUri.parse(body.uri).canonical
         if not re.fullmatch(r"[0-9]{1,15}", body.due):
             raise bmq.UsageError(f"due must be milliseconds since 1970 as digits, not {body.due!r}")
@@ -472,9 +501,8 @@ class Console:
             await cancel(self._source, uri, body.guid, int(body.due))
         return _json({"guid": body.guid})
 
-    async def _purge(self, request: web.Request) -> web.Response:
+    async def _purge(self, _: web.Request, body: _Body) -> web.Response:
         """Delete the messages of a queue, or of one application of the queue."""
-        body = await _body(request)
         admin = await self._watch.admin()
         purged = await admin.queue(body.uri).purge(body.app or None)
         return _json(
@@ -608,9 +636,9 @@ class _Body(Struct):
     due: str = ""
 
 
-async def _body(request: web.Request) -> _Body:
+def _body(received: bytearray) -> _Body:
     try:
-        return msgspec.json.decode(await request.read(), type=_Body)
+        return msgspec.json.decode(received, type=_Body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bmq.UsageError(f"the request cannot be read: {error}") from None
 

@@ -24,6 +24,7 @@ from tests.console.conftest import Serve
 ORDERS = "bmq://bmq.test.mem.priority/orders"
 DOMAIN = "bmq://bmq.test.mem.priority"
 SHOWN = 256 * 1024
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @pytest.fixture(params=["embedded", "remote"])
@@ -405,3 +406,63 @@ async def test_a_connection_without_a_request_ends(
         await asyncio.wait_for(response.content.readline(), 20)
         for _ in range(10):
             assert await response.content.readline()
+
+
+async def _begin(console: Console, path: str, sent: bytes = b"{") -> Streams:
+    """Begin a POST, up to the first bytes of the body; return when the console has begun to read the body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", console._port)
+    writer.write(
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Content-Length: 100000\r\nExpect: 100-continue\r\n\r\n".encode()
+    )
+    assert b"100 Continue" in await reader.readuntil(b"\r\n\r\n")
+    writer.write(sent)
+    return reader, writer
+
+
+async def test_unfinished_requests_occupy_no_turn(http: aiohttp.ClientSession, serve: Serve) -> None:
+    console = await serve()
+    begun = [await _begin(console, path) for path in console._posts for _ in range(5)]
+    async with asyncio.timeout(20):
+        async with http.get(console.url + "api/clusters") as response:
+            assert response.status == 200
+        async with http.post(console.url + "api/contents", json={"uri": ORDERS}) as response:
+            assert response.status == 409, "there is no such queue"
+    for _, writer in begun:
+        writer.close()
+
+
+async def test_a_request_arrives_in_time(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bmq.console.server._ARRIVAL", 0.05)
+    console = await serve()
+    for path in console._posts:
+        reader, writer = await _begin(console, path)
+        assert b" 408 " in await reader.readline()
+        writer.close()
+
+
+async def test_the_bytes_of_requests_together_are_limited(
+    http: aiohttp.ClientSession,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("bmq.console.server._MOST_RECEIVED", 10_000)
+    console = await serve()
+
+    async def status() -> int:
+        async with http.post(
+            console.url + "api/contents", json={"uri": ORDERS, "to": "x" * 6000}
+        ) as response:
+            return response.status
+
+    _, writer = await _begin(console, "/api/route", b" " * 6000)
+    async with asyncio.timeout(20):
+        while console._received < 6000:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert await status() == 503
+        writer.close()
+        while console._received:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert await status() == 409, "there is no such queue"
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
