@@ -34,6 +34,9 @@ class Door:
         # Connections without a request at present, the oldest first, and what ends them.
         self._waiting: dict[web.RequestHandler, asyncio.TimerHandle] = {}
         self._listening: asyncio.Server | None = None
+        self._lost = server.connection_lost
+        # aiohttp reports the end of a connection here only.
+        server.connection_lost = self._forget  # type: ignore[method-assign]
 
     async def open(self, host: str, port: int) -> int:
         """Listen; return the port.
@@ -55,30 +58,40 @@ class Door:
     def _accept(self) -> web.RequestHandler:
         accepted, seconds = self._server(), _SILENCE
         if len(self._server.connections) >= _AT_ONCE:
-            seconds = 0.0
-            while self._waiting and not seconds:
-                seconds = _SILENCE if self._end(next(iter(self._waiting))) else 0.0
+            # Connections accepted a moment ago have no transport yet.
+            oldest = next((each for each in self._waiting if each.transport is not None), None)
+            if oldest is None:
+                seconds = 0.0
+            else:
+                self._end(oldest)
         self._wait(accepted, seconds)
         return accepted
 
     def _wait(self, connection: web.RequestHandler, seconds: float) -> None:
         self._waiting[connection] = self._loop.call_later(seconds, self._end, connection)
 
-    def _end(self, connection: web.RequestHandler) -> bool:
-        """Close a connection; return whether it was open. An answer not taken yet is lost."""
-        self._waiting.pop(connection).cancel()
-        if connection.transport is None:  # it has gone
-            return False
-        connection.transport.abort()
-        return True
+    def _end(self, connection: web.RequestHandler) -> None:
+        """Close a connection; an answer not taken yet is lost."""
+        self._stop_waiting(connection)
+        if connection.transport is not None:
+            connection.transport.abort()
+
+    def _forget(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        """Drop a connection that has gone."""
+        self._stop_waiting(handler)
+        self._lost(handler, exc)
+
+    def _stop_waiting(self, connection: web.RequestHandler) -> None:
+        if (waiting := self._waiting.pop(connection, None)) is not None:
+            waiting.cancel()
 
     @contextmanager
     def asking(self, request: web.Request) -> Generator[None]:
         """Note that a connection has a request."""
         connection = request.protocol
-        if (waiting := self._waiting.pop(connection, None)) is not None:
-            waiting.cancel()
+        self._stop_waiting(connection)
         try:
             yield
         finally:
-            self._wait(connection, _IDLE)
+            if connection.transport is not None:  # it has not gone during the request
+                self._wait(connection, _IDLE)

@@ -466,3 +466,51 @@ async def test_the_bytes_of_requests_together_are_limited(
             await asyncio.sleep(0)
     assert await status() == 409, "there is no such queue"
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        "",
+        "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET /api/live HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    ],
+)
+async def test_connections_that_have_gone_are_forgotten(
+    http: aiohttp.ClientSession, serve: Serve, request_: str
+) -> None:
+    console = await serve()
+    assert console._door is not None
+    assert console._runner is not None
+    assert console._runner.server is not None
+    for _ in range(5):
+        reader, writer = await asyncio.open_connection("127.0.0.1", console._port)
+        writer.write(request_.encode())
+        if request_:
+            await reader.readline()
+        writer.close()
+    async with http.get(console.url, headers={"Connection": "close"}) as response:
+        assert response.status == 200, "all connections before have been accepted"
+    async with asyncio.timeout(20):
+        while console._runner.server.connections:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert not console._door._waiting
+
+
+async def test_a_burst_above_the_limit_is_closed(
+    http: aiohttp.ClientSession, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections accepted together, while all others have a request."""
+    monkeypatch.setattr("bmq.console.door._AT_ONCE", 1)
+    console = await serve()
+    async with http.get(console.url + "api/live") as page:
+        await page.content.readline()
+        burst = await asyncio.gather(
+            *(asyncio.open_connection("127.0.0.1", console._port) for _ in range(10))
+        )
+        async with asyncio.timeout(20):
+            for reader, writer in burst:
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+                writer.close()
