@@ -55,6 +55,7 @@ SUITES: dict[str, Sequence[str]] = {
     "codecs": ["tests/codecs"],
     "blocking": ["tests/blocking"],
     "gate": ["tests/gate"],
+    "poison": ["tests/poison"],
     "performance": ["tests/performance"],
     "integration": ["tests/integration"],
     "workers": ["tests/workers"],
@@ -75,16 +76,16 @@ LEFT_OUT = {
 
 #: The files of each area, and the suites that should find the area's bugs: the area's own suite first.
 AREAS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
-    "wire": (["wire/**/*"], ["wire", "performance", "arrow"]),
+    "wire": (["wire/**/*"], ["wire", "performance", "arrow", "client"]),
     "subscriptions": (["subscriptions/*"], ["subscriptions"]),
-    "protocol": (["protocol/**/*"], ["protocol", "broker", "client", "performance", "arrow"]),
+    "protocol": (["protocol/**/*"], ["protocol", "broker", "client", "performance", "arrow", "integration"]),
     "client": (
         ["client/*"],
         ["client", "integration", "subscriptions", "codecs", "blocking", "gate", "performance"],
     ),
     "groups": (["groups/*"], ["groups"]),
     "delays": (["delays/*"], ["delays"]),
-    "workers": (["workers/*"], ["workers"]),
+    "workers": (["workers/*"], ["workers", "poison", "integration", "gate"]),
     "broker": (
         [f"broker/_{name}" for name in ("client", "delivery", "domain", "queue", "routing", "storage")],
         ["broker", "conformance", "integration"],
