@@ -86,9 +86,11 @@ _LOOKING_INSIDE = 1
 _WAITING = 32
 # Pages that may follow at once.
 _MOST_FOLLOWING = 32
-# Seconds until a reader that takes nothing is cut off, and bytes under way to a reader.
+# Seconds until a reader that takes nothing is cut off, bytes under way to a reader, and the fewest bytes a
+# second that a reader must take.
 _PATIENCE = 30.0
 _PIECE = 64 * 1024
+_SLOWEST = 64 * 1024
 
 
 class _Busy(Exception):
@@ -461,15 +463,10 @@ class Console:
             if used > _MOST_ANSWERED:
                 left = [guid for guid in chosen if guid not in found] + left
             head = {"most_held": None if self._source.looks_inside else MOST_HELD, "left_out": left}
-            pieces = [found[guid] for guid in chosen if guid in found]
+            messages = b",".join([found[guid] for guid in chosen if guid in found])
             response = web.StreamResponse(headers={"Content-Type": "application/json"})
             await response.prepare(request)
-            await _send(request, response, _dumped(head)[:-1] + b',"messages":[')
-            for number, piece in enumerate(pieces):
-                if not await _send(request, response, b"," + piece if number else piece):
-                    break
-            else:
-                await _send(request, response, b"]}")
+            await _send(request, response, _dumped(head)[:-1] + b',"messages":[' + messages + b"]}")
         return response
 
     async def _post(self, _: web.Request, body: _Body) -> web.Response:
@@ -563,11 +560,12 @@ class _Turns:
 
 
 async def _send(request: web.Request, response: web.StreamResponse, data: bytes) -> bool:
-    """Send bytes at the page's speed; return False if the page has gone or takes nothing."""
+    """Send bytes at the page's speed; return False if the page has gone, takes nothing, or is too slow."""
     try:
-        for start in range(0, len(data), _PIECE):
-            async with asyncio.timeout(_PATIENCE):
-                await response.write(data[start : start + _PIECE])
+        async with asyncio.timeout(_PATIENCE + len(data) / _SLOWEST):
+            for start in range(0, len(data), _PIECE):
+                async with asyncio.timeout(_PATIENCE):
+                    await response.write(data[start : start + _PIECE])
     except (TimeoutError, ConnectionError):
         if request.transport is not None:
             request.transport.abort()

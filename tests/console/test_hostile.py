@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 import bmq
 from bmq.console import Console, Embedded
@@ -267,6 +268,28 @@ async def test_page_that_does_not_read_is_disconnected(serve: Serve, monkeypatch
             await asyncio.sleep(0.001)
     writer.transport.abort()
     del reader
+
+
+async def test_a_page_that_takes_a_byte_now_and_then_is_disconnected(
+    http: aiohttp.ClientSession, console: Console, session: bmq.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece is taken in time, but not the answer: it would keep others from looking inside."""
+    monkeypatch.setattr("bmq.console.server._PATIENCE", 0.5)
+    monkeypatch.setattr("bmq.console.server._SLOWEST", float("inf"))
+    monkeypatch.setattr("bmq.console.server._PIECE", 100)
+    guid = (await (await session.open_queue(ORDERS, write=True)).post(bytes(SHOWN))).guid
+    write, pieces = web.StreamResponse.write, 0
+
+    async def slowly(response: web.StreamResponse, data: Any) -> None:
+        nonlocal pieces
+        pieces += 1
+        await asyncio.sleep(0.02)
+        await write(response, data)
+
+    monkeypatch.setattr("aiohttp.web.StreamResponse.write", slowly)
+    with pytest.raises(aiohttp.ClientError):
+        await _ask(http, console, guids=[guid])
+    assert 0 < pieces < 100
 
 
 async def test_pages_share_the_result_of_a_poll(broker: bmq.broker.Broker, session: bmq.Session) -> None:
