@@ -164,7 +164,8 @@ class DeadLetter:
     be posted: those with an illegal name, those without space in the letter, and those whose name begins with
     ``bmq_dead_``. Values of type CHAR or BINARY are in Base64. ``bmq_dead_raw`` (STRING) is the reason why a
     message could not be parsed; in this case the payload of the letter has all delivered bytes
-    (:attr:`bmq.Message.raw`), including the properties.
+    (:attr:`bmq.Message.raw`), including the properties. A dead letter posted to its original queue as it is,
+    for instance with ``bmq move``, remains a letter of the original when it is given up.
 
     ::
 
@@ -247,6 +248,8 @@ def _letter_of(failure: Failure) -> tuple[bytes, dict[str, PropertyInput]]:
         return message.raw, {**added, DEAD_RAW: bounded(str(error))}
     if not data:
         return message.raw, {**added, DEAD_RAW: "the payload is empty"}
+    if (letter := _moved(properties, added)) is not None:
+        return data, letter
     letter = {**properties, **added}
     if any(name.startswith(DEAD_PREFIX) for name in properties) or not legal(letter):
         letter = _with_the_rest_in_one(properties, added)
@@ -256,6 +259,20 @@ def _letter_of(failure: Failure) -> tuple[bytes, dict[str, PropertyInput]]:
                 DEAD_RAW: "the properties exceed the limits together with those of the dead letter",
             }
     return data, letter
+
+
+def _moved(
+    properties: dict[str, PropertyInput], added: dict[str, PropertyInput]
+) -> dict[str, PropertyInput] | None:
+    """Return the letter's properties for a dead letter moved to its original queue, None for other messages.
+
+    A letter within a letter would grow with each move.
+    """
+    queue, guid = (getattr(properties.get(name), "value", None) for name in (DEAD_QUEUE, DEAD_GUID))
+    if queue != added[DEAD_QUEUE] or not is_guid(guid):
+        return None
+    letter = {**properties, **added, DEAD_GUID: guid}
+    return letter if legal(letter) else None
 
 
 def legal(properties: Mapping[str, PropertyInput]) -> bool:

@@ -14,7 +14,7 @@ from bmq.cli.records import Form, Records, show
 from bmq.cli.taking import FORCE, refuse_to_take
 from bmq.cli.target import BrokerTarget
 from bmq.cli.verb import OUTPUT, argument, option, verb
-from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PREFIX, DEAD_QUEUE
+from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_GUID, DEAD_PREFIX, DEAD_QUEUE
 
 # Maximum number of letters to read: the command holds all letters until the end.
 _MOST = 100_000
@@ -37,7 +37,8 @@ async def dead(
     """List dead letters, show single letters, or put letters back.
 
     Letters stay in the queue unless --back is given. Then the command posts each letter in its original form,
-    and confirms the letter after the broker has accepted the post. To read letters, the command receives the
+    and confirms the letter after the broker has accepted the post. A message that becomes a dead letter again
+    meanwhile stays there. To read letters, the command receives the
     messages of the queue, and returns all messages that it did not put back. A broker may deliver nothing to
     other readers afterwards: the command refuses a queue with readers, unless --force is given.
 
@@ -102,24 +103,40 @@ async def _put_back(
     from bmq.workers import original_of
 
     seen: list[str] = []
-    done = failed = 0
-    async for letter in letters:
-        seen.append(letter.guid)
-        try:
-            uri, original = original_of(letter, to)
-            output = await session.open_output(uri)
-            (await output.post_many([original])).raise_for_failures()
-        except (bmq.PostError, bmq.UsageError, bmq.StateError, bmq.ProtocolError, bmq.RequestError) as error:
-            if isinstance(error, bmq.SessionClosed):
-                raise
-            note(f"bmq dead: {letter.guid} stays: {error}")
-            failed += 1
-        else:
-            letter.confirm()
-            emit(f"{letter.guid}  {uri}")
-            done += 1
-    note(f"{several(done, 'dead letter')} put back" + (f", {number(failed)} not" if failed else ""))
-    return ExitStatus.FAILED if failed else _missing(wanted, seen)
+    back: set[tuple[str, str]] = set()  # destinations and original GUIDs of the letters put back
+    failed = again = 0
+    try:
+        async for letter in letters:
+            seen.append(letter.guid)
+            origin = _text(letter, DEAD_GUID)
+            if (_text(letter, DEAD_QUEUE).partition("?")[0], origin) in back:
+                again += 1
+                continue  # its handler has failed again, and another round might never end
+            try:
+                uri, original = original_of(letter, to)
+                output = await session.open_output(uri)
+                (await output.post_many([original])).raise_for_failures()
+            except (
+                bmq.PostError,
+                bmq.UsageError,
+                bmq.StateError,
+                bmq.ProtocolError,
+                bmq.RequestError,
+            ) as error:
+                if isinstance(error, bmq.SessionClosed):
+                    raise
+                note(f"bmq dead: {letter.guid} stays: {error}")
+                failed += 1
+            else:
+                letter.confirm()
+                back.add((uri, origin))
+                emit(f"{letter.guid}  {uri}")
+    finally:
+        done = len(seen) - failed - again
+        note(f"{several(done, 'dead letter')} put back" + (f", {number(failed)} not" if failed else ""))
+        if again:
+            note(f"bmq dead: {number(again)} came back, and stay: the handler still fails")
+    return ExitStatus.FAILED if failed or again else _missing(wanted, seen)
 
 
 def _missing(wanted: list[str], found: list[str]) -> int:

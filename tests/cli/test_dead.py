@@ -94,6 +94,29 @@ def test_letters_that_cannot_be_put_back_stay(run: Bmq, bmq_new_queue_uri: NewUr
     assert run("tail", other, "--fields", "data").lines == ["x"]
 
 
+def test_letters_that_come_back_end_the_command(run: Bmq, aside: Aside, letters: tuple[str, str]) -> None:
+    uri, dead = letters
+
+    async def fail(message: bmq.Message) -> None:
+        raise ValueError("still no address")
+
+    async def start() -> asyncio.Task[None]:
+        queue = await aside.session.open_queue(uri, read=True)
+        retry = bmq.NoRetry(bmq.DeadLetter(await aside.session.open_queue(dead, write=True)))
+        return asyncio.create_task(bmq.consume(queue, fail, retry=retry))
+
+    task = aside.do(start())
+    ran = run("dead", dead, "--all", "--back")
+    aside.loop.call_soon_threadsafe(task.cancel)
+    assert ran.status == 1
+    assert len(ran.lines) == 2
+    assert "2 dead letters put back" in ran.err
+    assert "2 came back, and stay: the handler still fails" in ran.err
+    assert [letter["properties"]["bmq_dead_error"] for letter in run("dead", dead, "--json").json] == [
+        "ValueError: still no address"
+    ] * 2
+
+
 @sweep("wrong", [["--back"], ["--all"], ["A" * 32, "--all", "--back"], ["--to", "bmq://d/q"]])
 def test_wrong_arguments_are_refused(offline: Bmq, wrong: list[str]) -> None:
     assert offline("dead", "bmq://d/q", *wrong).status == 2

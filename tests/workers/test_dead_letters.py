@@ -124,6 +124,26 @@ async def test_repeated_dead_letter_keeps_its_first_origin(stage: Stage, dead: b
     ]
 
 
+async def test_a_letter_moved_to_its_queue_and_given_up_again_does_not_grow(
+    stage: Stage, dead: bmq.Queue
+) -> None:
+    area = encoded({"Aa": 1, "fine": True}, Aa="_x")
+    await post_bytes(stage.broker_uri, stage.uri, area + b"payload")
+    retry = bmq.NoRetry(bmq.DeadLetter(dead))
+    async with consuming(stage.queue, fail, retry=retry):
+        letter = first = await dead.receive(timeout=10)
+        for _ in range(3):
+            await stage.queue.post(letter.data, properties=letter.properties.typed())
+            letter = await dead.receive(timeout=10)
+            assert letter.guid != first.guid
+            assert (letter.data, dict(letter.properties)) == (b"payload", dict(first.properties))
+        elsewhere = {**letter.properties.typed(), "bmq_dead_queue": dead.uri}
+        await stage.queue.post(letter.data, properties=elsewhere)
+        letter = await dead.receive(timeout=10)
+    assert letter.properties["bmq_dead_queue"] == stage.uri
+    assert dead.uri in str(letter.properties["bmq_dead_properties"]), "of another queue: nothing is lost"
+
+
 @pytest.mark.parametrize(
     ("data", "zipped"),
     [(encoded({"a": 1}) + b"no ZLIB", True), (encoded({"a": 1}), False)],
