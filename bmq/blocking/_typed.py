@@ -435,10 +435,12 @@ class TypedQueue(_BatchReceiver["Queue", T]):
         """Join a group that shares the queue by keys, as :meth:`Queue.group` does.
 
         Raises:
-            InvalidExpression: the filter is not legal, or does not fit the type.
+            InvalidExpression: the filter or the key is not legal, or does not fit the type.
             UsageError: as for :meth:`Queue.group`.
         """
         self._shape.check(expression)
+        if key is not None:
+            self._shape.check(f"{key} == 0")
         group = self.queue.group(
             key, buckets=buckets, member=member, weight=weight, expression=expression, **options
         )

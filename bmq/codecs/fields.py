@@ -28,7 +28,7 @@ from typing import (
 
 from bmq import _checks
 from bmq.conventions import PREFIX
-from bmq.errors import ProtocolError, Undecodable, UsageError
+from bmq.errors import InvalidPayload, ProtocolError, Undecodable, UsageError
 from bmq.wire.constants import PropertyType
 from bmq.wire.properties import Properties, PropertyInput, PropertyValue, encode_properties
 
@@ -105,7 +105,9 @@ def fields_of(of: Any) -> list[Field]:
         if mark is not None:
             where = f"{of.__qualname__}.{name}"
             kind = _kind(hint, where)
-            made = Field(mark.name or name, kind, _getter(reader(name), mark.type, is_typeddict(of)))
+            made = Field(
+                mark.name or name, kind, _getter(reader(name), kind, mark.type, where, is_typeddict(of))
+            )
             _check_name(made, mark.type, where)
             fields.append(made)
     names = [field.name for field in fields]
@@ -155,7 +157,11 @@ def _kinds(leaf: Any) -> list[Any]:
 
 
 def _getter(
-    get: Callable[[Any], Any], wanted: PropertyType | None, may_be_missing: bool
+    get: Callable[[Any], Any],
+    kind: type[Any],
+    wanted: PropertyType | None,
+    where: str,
+    may_be_missing: bool,
 ) -> Callable[[Any], PropertyInput | None]:
     def read(value: Any) -> PropertyInput | None:
         try:
@@ -166,7 +172,11 @@ def _getter(
             raise
         if isinstance(found, enum.Enum):
             found = found.value
-        return found if wanted is None or found is None else PropertyValue(wanted, found)
+        if found is None:
+            return None
+        if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
+            raise InvalidPayload(f"{where} must be {kind.__name__}, not {type(found).__name__}")
+        return found if wanted is None else PropertyValue(wanted, found)
 
     return read
 

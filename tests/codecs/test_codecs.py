@@ -263,6 +263,20 @@ def test_a_value_of_another_type_is_not_posted() -> None:
         Shape(dict).encode({"x": object()})
 
 
+@pytest.mark.parametrize(
+    ("of", "value", "why"),
+    [
+        (Order, Order("7", True, Address("x")), "Order.customer must be int, not str"),  # type: ignore[arg-type]
+        (Order, Order(True, True, Address("x")), "Order.customer must be int, not bool"),
+        (Order, Order(7, 1, Address("x")), "Order.express must be bool, not int"),  # type: ignore[arg-type]
+        (OrderDict, {"customer": 7, "note": b"x"}, "OrderDict.note must be str, not bytes"),
+    ],
+)
+def test_a_property_field_of_another_type_is_not_posted(of: Any, value: Any, why: str) -> None:
+    with pytest.raises(bmq.InvalidPayload, match=why):
+        Shape(of).encode(value)
+
+
 # ---- types that cannot be used are refused when the program starts
 
 

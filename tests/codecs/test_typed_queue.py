@@ -110,3 +110,10 @@ async def test_messages_of_typed_queues_can_be_confirmed_by_the_queue(queue: bmq
     queue.confirm(message)
     assert message.confirmed
     assert "Order" in repr(orders)
+
+
+async def test_a_misspelt_key_of_a_group_is_refused(queue: bmq.Queue) -> None:
+    with pytest.raises(bmq.InvalidExpression, match="did you mean CustomerId"):
+        queue.typed(Order).group(key="CustomrId")
+    with pytest.raises(bmq.InvalidExpression, match="compares a string with an integer"):
+        queue.typed(Order).group(key="grade")
