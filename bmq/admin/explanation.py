@@ -383,6 +383,8 @@ def _held_back(rest: str, obstacle: Obstacle, readers: list[QueueReader]) -> Ite
         )
     else:
         yield f"{rest} although the consumers have room: no subscription matches."
+        if any(is_mover(reader.subscription) for reader in readers):
+            yield "The subscription of a mover of delayed messages matches a message once it is due."
         if any(reader.stream.unconfirmed for reader in readers):
             yield (
                 "If the number falls when the command is repeated, the broker is busy and limits the "

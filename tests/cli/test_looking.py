@@ -177,6 +177,14 @@ def test_explain_reports_unmatched_messages(
     assert order == ["9", "4", "9", "4"], "in the order of the priorities, in both tables"
 
 
+def test_explain_tells_that_a_mover_waits_until_messages_are_due(
+    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    _subscribe(aside, reader, "bmq_due <= 1000")
+    run("post", bmq_queue_uri, "a", "-p", "bmq_due=2000")
+    assert "matches a message once it is due" in run("explain", bmq_queue_uri).out
+
+
 def test_explain_without_a_queue_explains_all_queues_with_messages(
     run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str, bmq_new_queue_uri: NewUri
 ) -> None:
