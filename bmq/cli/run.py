@@ -53,7 +53,8 @@ async def run(
     all processes at the health address; each metric has the label process. BMQ_PROCESS is the number of a
     process, from 1. SIGHUP restarts the processes one after another.
 
-    A line on standard error reports that the handlers receive messages, for each process.
+    A line on standard error reports that the handlers receive messages, for each process. The app appears in
+    the broker's log and in bmq explain under the name MODULE:APP, unless the app has its own process_name.
 
     A program that configures logging at import keeps its configuration. Otherwise log lines go to standard
     error with time, level, the number of several processes, and logger.
@@ -102,6 +103,8 @@ async def run(
         Log("bmq").exception("%s cannot be imported", target)
         return ExitStatus.FAILED
     _configure_logging(log_level)
+    if "options" not in app._options:
+        app._options.setdefault("process_name", target)
     if address is not None:
         app._probe.address = address
     try:
