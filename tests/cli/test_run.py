@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import bmq
 from bmq.testing import BackgroundBroker
 
 APP = """
@@ -78,6 +79,23 @@ def test_app_runs_until_a_signal(tmp_path: Path, broker: str, number: signal.Sig
     assert (process.returncode, output) == (0, "ended\n"), errors
     errors = first + ready + errors
     assert errors == f"bmq run: {target}, until Ctrl-C\nbmq run: {target} is ready and receives messages\n"
+
+
+def test_the_broker_knows_the_app_by_its_name(tmp_path: Path, broker: str) -> None:
+    (tmp_path / "shop.py").write_text(APP.format(uri=broker))
+
+    async def clients() -> list[str]:
+        async with bmq.admin.connect(broker) as admin:
+            internals = await admin.queue("bmq://bmq.test.mem.priority/orders").internals()
+            return [client.description for client in internals.clients]
+
+    with start(tmp_path, "shop:app") as process:
+        assert process.stderr is not None
+        process.stderr.readline(), process.stderr.readline()
+        (client,) = bmq.run(clients())
+        process.terminate()
+        process.communicate(timeout=60)
+    assert client.startswith("shop:app")
 
 
 def test_a_health_address_in_use_is_named_in_a_line(tmp_path: Path, broker: str) -> None:
