@@ -453,7 +453,7 @@ class TypedQueue(_BatchReceiver["Queue", T]):
         """
         self._shape.check(expression)
         if key is not None:
-            self._shape.check(f"{key} == 0")
+            self._shape.check(f"{_checks.text('key', key, empty=False)} == 0")
         group = self.queue.group(
             key, buckets=buckets, member=member, weight=weight, expression=expression, **options
         )
