@@ -460,10 +460,12 @@ class Admin:
         Raises:
             AdminError: a queue was not purged; on a single broker, the remaining queues were purged.
         """
-        prefix = f"bmq://{_word(name, 'domain')}/"
+        name = _word(name, "domain")
         if len(await self._nodes()) > 1:
             await self.domain(name)  # raises if the domain does not exist
-            purges = [self.queue(uri).purge() for uri in await self.queues() if uri.startswith(prefix)]
+            purges = [
+                self.queue(uri).purge() for uri in await self.queues() if uri.startswith(f"bmq://{name}/")
+            ]
             return tuple([each for purge in purges for each in await purge])
         return _purged(f"DOMAINS DOMAIN {name} PURGE", await self._ask_member(name, "PURGE", "purgedQueues"))
 
