@@ -25,7 +25,7 @@ from bmq.admin.results import (
     Window,
     ttl_of,
 )
-from bmq.conventions import DUE
+from bmq.conventions import DELAY_QUEUE_SUFFIX, DUE
 from bmq.errors import AdminError, ProtocolError
 from bmq.subscriptions import Decision, Expression, Route, RoutingTable
 from bmq.wire.control import DEFAULT_APP_ID
@@ -188,11 +188,16 @@ class Explanation:
             )
         for whose, usage in (("queue", internals.usage), ("domain", self.domain.usage)):
             if usage is not None and _over(usage):
+                by_count = usage.messages > usage.message_limit > 0
+                quota = several(usage.message_limit, "message") if by_count else size(usage.byte_limit)
                 yield (
-                    f"The {whose} is at its quota: the broker accepts no messages until messages are "
-                    "confirmed or expire."
+                    f"The {whose} is at its quota of {quota}: the broker accepts no messages until messages "
+                    "are confirmed or expire."
                 )
                 break
+        if counted is not None and counted.refused:
+            were = _one(counted.refused, "was", "were")
+            yield f"{several(counted.refused, 'post')} {were} refused since the broker began to count."
 
     def words(self, app: AppDepth) -> Iterator[str]:
         """Why the messages of an application wait."""
@@ -268,6 +273,8 @@ class Explanation:
     def _unread(self, app: AppDepth) -> Iterator[str]:
         if app.app_id == DEFAULT_APP_ID:
             yield "The queue has no consumers: no client has a subscription."
+            if self.internals.uri.endswith(DELAY_QUEUE_SUFFIX):
+                yield f"A mover passes delayed messages on when they are due: bmq mover {self.internals.uri}."
             return
         yield f"Application {app.app_id} has no consumers: no client has a subscription."
         others = sorted(

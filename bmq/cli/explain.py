@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import chain
 
 import bmq
-from bmq._words import age, number, size
+from bmq._words import age, listed, number, size
 from bmq.admin import Internals, QueueAdmin, QueueStatistics, StoredMessage
 from bmq.admin.explanation import Explanation, QueueReader
 from bmq.admin.results import AppDepth
-from bmq.admin.watch import BrokerWatch
+from bmq.admin.watch import BrokerWatch, QueueFigures
 from bmq.cli.check import show_decision
 from bmq.cli.consoles import out, styled, table
 from bmq.cli.messages import assumed_types, parse_properties
@@ -26,6 +26,8 @@ from bmq.subscriptions import Decision
 
 #: Fields of the record.
 FIELDS = ("queue", "gap", "oldest", "words", "applications")
+# Number of empty queues to name.
+_NAMED = 10
 Found = dict[str, tuple[StoredMessage, str]]
 _HINT = (
     "To see which consumer would receive a message, give its properties: --property NAME=VALUE, or --empty."
@@ -51,11 +53,12 @@ async def explain(
 ) -> int:
     """Explain why a message is still in its queue: waiting messages, readers, and obstacles.
 
-    Without QUEUE, the command explains all queues with messages, the deepest first. The command asks the
-    live broker and takes no message. The broker does not report the properties of a message this way: with
-    --property, the command evaluates the subscriptions in the broker's order. In a cluster the queue's
-    primary answers if --broker has the primary's address. An answer of another node covers only this node,
-    and the exit status is 1. Readers behind other nodes have names if --broker has the nodes' addresses.
+    Without QUEUE, the command explains all queues with messages: first those that lost messages or are
+    full, then the deepest. The command asks the live broker and takes no message. The broker does not report
+    the properties of a message this way: with --property, the command evaluates the subscriptions in the
+    broker's order. In a cluster the queue's primary answers if --broker has the primary's address. An answer
+    of another node covers only this node, and the exit status is 1. Readers behind other nodes have names if
+    --broker has the nodes' addresses.
 
     [bold]Examples[/]
 
@@ -72,14 +75,19 @@ async def explain(
     async with target.admin() as admin:
         if queue is None:
             watch = BrokerWatch(left_out=_note_left_out)
-            waiting = [each for each in (await watch.look(admin)).queues if each.waits]
+            queues = (await watch.look(admin)).queues
+            waiting = sorted((each for each in queues if each.waits), key=_troubled, reverse=True)
             if not waiting:
                 note("no queue has messages")
             explained = await watch.explain(admin, waiting)
-            for found in filter(None, (explained[each.uri] for each in waiting)):
-                _show(replace(found, message=message), found.head(), "", "", group_key, records)
-                if records is None:
-                    emit("")
+            for each in waiting:
+                if (found := explained[each.uri]) is not None:
+                    found = replace(found, message=message)
+                    _show(found, found.head(each.statistics), "", "", group_key, records)
+                    if records is None:
+                        emit("")
+            if emptied := [each.uri for each in queues if not each.messages and _has_lost(each)]:
+                note(f"bmq explain: messages of empty queues have expired: {listed(emptied, _NAMED)}")
             status = tell_gap(await admin.gap())
             return ExitStatus.FAILED if watch.unreadable else status
         asked = admin.queue(queue)
@@ -96,6 +104,15 @@ async def explain(
     head = chain(explanation.head(counted), _about(guid, places))
     _show(explanation, head, standing.gap, asked.app_id, group_key, records)
     return ExitStatus.FAILED if guid is not None and not places else status
+
+
+def _has_lost(queue: QueueFigures) -> bool:
+    return queue.statistics is not None and queue.statistics.expired + queue.statistics.rejected > 0
+
+
+def _troubled(queue: QueueFigures) -> bool:
+    """Whether a queue has lost messages, or is full."""
+    return _has_lost(queue) or queue.use()[2]
 
 
 def _note_left_out(name: str, error: bmq.ProtocolError) -> None:

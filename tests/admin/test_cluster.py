@@ -102,6 +102,7 @@ async def test_an_explanation_counts_lost_messages(cluster: RecordedCluster) -> 
         r"20 messages expired since the broker began to count: the time to live \(now \S+ s\) ", expired
     )
     assert rejected.startswith("1 message was deleted after too many deliveries")
+    assert "3 posts were refused" in list(explanation.head(replace(counted, refused=3)))[-1]
 
 
 async def test_an_explanation_names_the_full_quota(cluster: RecordedCluster) -> None:
@@ -113,6 +114,7 @@ async def test_an_explanation_names_the_full_quota(cluster: RecordedCluster) -> 
         explanation = Explanation(replace(internals, usage=queue), replace(domain, usage=whole))
         found = [each for each in explanation.head() if "at its quota" in each]
         assert [each.split()[1] for each in found] == ([named] if named else [])
+        assert all("quota of 400 messages" in each for each in found)
 
 
 async def test_an_application_has_no_more_messages_than_its_queue(cluster: RecordedCluster) -> None:

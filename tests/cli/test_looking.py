@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import bmq
-from tests.cli.conftest import Aside, Bmq
+from tests.cli.conftest import REAL, Aside, Bmq
 
 FANOUT = "bmq.test.mem.fanout"
 NewUri = Callable[..., str]
@@ -201,6 +201,20 @@ def test_explain_without_a_queue_explains_all_queues_with_messages(
     assert "no subscription matches" in ran.out
     assert empty not in ran.out
     assert {unread, bmq_queue_uri} <= {each["queue"]["uri"] for each in run("explain", "--json").json}
+
+
+def test_explain_without_a_queue_begins_with_a_full_queue(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
+    deep, full = bmq_new_queue_uri(), bmq_new_queue_uri("bmq.test.small.priority")
+    later = deep + ".delayed"
+    run("post", deep, *map(str, range(20)))
+    run("post", later, "x")
+    run("post", full, *map(str, range(20)))
+    out = run("explain").out
+    assert out.index(full) < out.index(deep)
+    assert "The queue is at its quota of 10 messages" in " ".join(out.split())
+    assert f"bmq mover {later}" in " ".join(out.split())
+    if not REAL:  # which counts nothing for a new queue, for up to a minute
+        assert "posts were refused since the broker began to count" in " ".join(out.split())
 
 
 def test_explain_names_the_member_that_holds_a_key(
