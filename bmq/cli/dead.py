@@ -104,7 +104,7 @@ async def _put_back(
 
     seen: list[str] = []
     back: set[tuple[str, str]] = set()  # destinations and original GUIDs of the letters put back
-    failed = again = 0
+    done = failed = again = 0
     try:
         async for letter in letters:
             seen.append(letter.guid)
@@ -130,9 +130,9 @@ async def _put_back(
             else:
                 letter.confirm()
                 back.add((uri, origin))
+                done += 1
                 emit(f"{letter.guid}  {uri}")
     finally:
-        done = len(seen) - failed - again
         note(f"{several(done, 'dead letter')} put back" + (f", {number(failed)} not" if failed else ""))
         if again:
             note(f"bmq dead: {number(again)} came back, and stay: the handler still fails")
