@@ -87,9 +87,7 @@ async def explain(
                     if records is None:
                         emit("")
             if emptied := [each.uri for each in queues if not each.messages and _has_lost(each)]:
-                note(
-                    f"bmq explain: empty queues have lost messages (bmq explain QUEUE): {listed(emptied, _NAMED)}"
-                )
+                note(f"bmq explain: empty queues have lost messages: {listed(emptied, _NAMED)}")
             status = tell_gap(await admin.gap())
             return ExitStatus.FAILED if watch.unreadable else status
         asked = admin.queue(queue)
