@@ -18,6 +18,7 @@ from bmq.wire.ack import (
     encode_acks,
     iter_acks,
 )
+from bmq.wire.anatomy import dissect
 from bmq.wire.confirm import (
     MAX_CONFIRMS,
     ConfirmMessage,
@@ -125,6 +126,8 @@ def test_a_full_event_of_confirms_stays_below_the_limit() -> None:
 @pytest.mark.statement("3.20")
 def test_statuses_on_the_wire(wire: int, status: AckStatus) -> None:
     assert ACK_STATUS_FROM_WIRE[wire] is status
+    shown = [part.value for part in dissect(encode_acks([(wire, 7, GUID, 3)])) if part.name == "status"]
+    assert shown == [f"{wire} ({status.name})"]
     if status is not AckStatus.UNKNOWN:
         assert ACK_STATUS_TO_WIRE[status] == wire
     else:

