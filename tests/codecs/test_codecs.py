@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from collections.abc import Iterator
@@ -39,10 +40,12 @@ class Received:
         self.properties: Any = properties or {}
 
 
-def through(shape: Shape[Any], value: Any) -> Any:
-    return shape.decode(Received(*shape.encode(value)))
-
-
+EVERYTHING = Everything(
+    datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), date(2026, 1, 2), time(3, 4), UUID(int=5), 0.5, (2, "y"), (1,),
+)  # fmt: skip
+EVERYTHING.tree = dataclasses.replace(
+    EVERYTHING, row=(), names={"a": [1]}, size="M", either="s", anything=[{}]
+)
 NOTED = Order(7, False, Address("x", 2), note="n")
 INT32_SEVEN = bmq.PropertyValue(bmq.PropertyType.INT32, 7)
 
@@ -65,6 +68,7 @@ INT32_SEVEN = bmq.PropertyValue(bmq.PropertyType.INT32, 7)
         (dict[int, str], {1: "a"}, {}),
         (set[str], {"a"}, {}),
         (str, "text", {}),
+        (Everything, EVERYTHING, {}),
     ],
     ids=str,
 )
@@ -85,22 +89,6 @@ def test_json_payload_is_plain_json() -> None:
         "grade": "gold", "note": None,
     }  # fmt: skip
     assert json.loads(Shape(OrderModel).encode(OrderModel(customer=1, remark="r"))[0])["remark"] == "r"
-
-
-def test_json_restores_every_kind_of_field() -> None:
-    inner = Everything(
-        datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
-        date(2026, 1, 2),
-        time(3, 4),
-        UUID(int=5),
-        2.0,
-        (1, "x"),
-        (),
-    )
-    outer = Everything(
-        inner.at, inner.day, inner.clock, inner.id, 0.5, (2, "y"), (1, 2), inner, {"a": [1]}, "M", "s", [{}]
-    )
-    assert through(Shape(Everything), outer) == outer
 
 
 @sweep("of", [Order, OrderStruct, dict[str, int]], ids=str)
@@ -215,14 +203,6 @@ def test_mismatch_is_reported_with_its_place(data: bytes | dict[str, Any], why: 
     assert str(caught.value).startswith("not a value of Order (application/json): ")
 
 
-def test_error_names_the_place_in_lists_and_nested_values() -> None:
-    with pytest.raises(bmq.Undecodable, match=r"Expected `int`, got `float` - at `\$\[1\].address.number`"):
-        Shape(list[Order]).decode(
-            Received(b'[{"customer":1,"express":false,"address":{"street":"x"}},'
-                     b'{"customer":1,"express":false,"address":{"street":"x","number":1.5}}]')
-        )  # fmt: skip
-
-
 @pytest.mark.parametrize("of", [OrderStruct, OrderModel], ids=str)
 def test_libraries_report_invalid_fields_in_their_own_words(of: Any) -> None:
     with pytest.raises(bmq.Undecodable, match="customer"):
@@ -240,17 +220,16 @@ def test_an_unknown_or_impossible_content_type_is_undecodable() -> None:
 
 
 def test_a_check_in_the_type_makes_a_message_undecodable() -> None:
+    @dataclass
+    class Positive:
+        number: int
+
+        def __post_init__(self) -> None:
+            if self.number <= 0:
+                raise ValueError(f"{self.number} is not positive")
+
     with pytest.raises(bmq.Undecodable, match="0 is not positive"):
         Shape(Positive).decode(Received(b'{"number": 0}'))
-
-
-@dataclass
-class Positive:
-    number: int
-
-    def __post_init__(self) -> None:
-        if self.number <= 0:
-            raise ValueError(f"{self.number} is not positive")
 
 
 # ---- what cannot be encoded
@@ -280,57 +259,34 @@ def test_a_property_field_of_another_type_is_not_posted(of: Any, value: Any, why
 # ---- types that cannot be used are refused when the program starts
 
 
-@dataclass
-class WithFloat:
-    price: Annotated[float, bmq.Property]
+def kind(name: str, /, **fields: Any) -> Any:
+    """Make a dataclass; a property's field has ``(type, name of the property)``."""
+    made = {
+        each: Annotated[given[0], bmq.Property(given[1])] if isinstance(given, tuple) else given
+        for each, given in fields.items()
+    }
+    return dataclasses.make_dataclass(name, made.items())
 
 
-@dataclass
-class Twice:
-    a: Annotated[int, bmq.Property("x")]
-    b: Annotated[int, bmq.Property("x")]
-
-
-@dataclass
-class Mixed:
-    a: Annotated[int | str, bmq.Property]
-
-
-@dataclass
-class Reserved:
-    bmq_x: Annotated[int, bmq.Property]
-
-
-@dataclass
-class BadName:
-    a: Annotated[int, bmq.Property("_x")]
-
-
-@dataclass
-class Cat:
-    name: str
-
-
-@dataclass
-class Dog:
-    name: str
-
-
-@dataclass
-class Unknown:
-    of: Received
+Cat, Dog = kind("Cat", name=str), kind("Dog", name=str)
 
 
 @sweep(
     "of, why",
     [
-        (WithFloat, "WithFloat.price cannot be a property: a property must be bool, int, str, bytes"),
-        (Twice, "Twice has two fields for the same property: x, x"),
-        (Mixed, "Mixed.a cannot be a property"),
-        (Reserved, "Reserved.bmq_x: names that begin with bmq_ are reserved"),
-        (BadName, "BadName.a cannot be a property: .*_x"),
+        (
+            kind("WithFloat", price=(float, None)),
+            "WithFloat.price cannot be a property: a property must be bool, int",
+        ),
+        (kind("Twice", a=(int, "x"), b=(int, "x")), "Twice has two fields for the same property: x, x"),
+        (kind("Mixed", a=(int | str, None)), "Mixed.a cannot be a property"),
+        (kind("Reserved", bmq_x=(int, None)), "Reserved.bmq_x: names that begin with bmq_ are reserved"),
+        (kind("BadName", a=(int, "_x")), "BadName.a cannot be a property: .*_x"),
         (Cat | Dog, "no JSON for .*Cat .* unions may not contain more than one dataclass"),
-        (Unknown, "no JSON for .*Unknown.*: type <class '.*Received'> is not supported. Possible types are"),
+        (
+            kind("Unknown", of=Received),
+            "no JSON for .*Unknown.*: type .*Received'> is not supported. Possible types",
+        ),
         (complex, "no JSON for <class 'complex'>: type <class 'complex'> is not supported"),
         (bytes, "bytes are posted and received unchanged"),
     ],
@@ -347,15 +303,15 @@ def test_an_unsupported_type_is_refused(of: Any, why: str) -> None:
 @sweep(
     "selector",
     [
-        None, "", "CustomerId == 7", "express", "!express", "express == true", 'grade == "gold"',
-        "exists(note)", "CustomerId + 1 > 7", bmq.P("CustomerId") == 7, bmq.P.express,
-        bmq.TagFilter(any_of=["x"]),
-        'bmq_content_type == "application/json"', bmq.Expression("CustomerId % 2 == 0"),
+        None, "", "!express", "express == true", 'grade == "gold"', "exists(note)", "CustomerId + 1 > 7",
+        bmq.P.express, bmq.TagFilter(any_of=["x"]), 'bmq_content_type == "application/json"',
+        bmq.Expression("CustomerId % 2 == 0"),
     ],
     ids=str,
 )  # fmt: skip
 def test_filters_matching_the_type_are_accepted(selector: Any) -> None:
     Shape(Order).check(selector)
+    Shape(dict).check("whatever == 1")
 
 
 @pytest.mark.parametrize(
@@ -363,7 +319,6 @@ def test_filters_matching_the_type_are_accepted(selector: Any) -> None:
     [
         ("CustomrId == 7", "Order has no property CustomrId: did you mean CustomerId?"),
         ("colour == 7", "Order has no property colour; it has CustomerId, express, grade, note"),
-        ("exists(Colour)", "Order has no property Colour"),
         ('CustomerId == "7"', "`==` compares an integer with a string: an error, and no match"),
         ("express && CustomerId", "this side of `&&` is an integer, not a condition"),
         ("-grade == 1", "the operand of `-` is a string, not an integer"),
@@ -382,16 +337,7 @@ def test_filters_contradicting_the_type_are_refused(selector: Any, why: str) -> 
 
 def test_a_binary_property_cannot_be_selected_on() -> None:
     with pytest.raises(bmq.InvalidExpression, match="raw of WithBytes is binary"):
-        Shape(WithBytes, "application/msgpack").check("exists(raw)")
-
-
-@dataclass
-class WithBytes:
-    raw: Annotated[bytes, bmq.Property]
-
-
-def test_a_type_without_properties_takes_every_filter() -> None:
-    Shape(dict).check("whatever == 1")
+        Shape(kind("WithBytes", raw=(bytes, None)), "application/msgpack").check("exists(raw)")
 
 
 # ---- CloudEvents
@@ -449,7 +395,3 @@ def test_filters_select_cloud_events_by_attribute() -> None:
         shape.check("ce_type == 7")
     with pytest.raises(bmq.InvalidExpression, match=r"CloudEvent\[Order\] has no property Customer"):
         shape.check("Customer == 7")
-
-
-def test_enumeration_survives_the_round_trip() -> None:
-    assert through(Shape(Order), ORDER).grade is Grade.GOLD
