@@ -5,38 +5,27 @@ from __future__ import annotations
 
 import doctest
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-
-import pytest
 
 from bmq.subscriptions import _filters
 from tests.sweeps import sweep
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = [
-    DOCS / "guides" / "select.md",
-    DOCS / "reference" / "expressions.md",
-    DOCS / "explain" / "routing.md",
-]
+PAGES = ["guides/select", "reference/expressions", "explain/routing"]
 SESSION = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def failures(examples: doctest.DocTest) -> str:
+def sessions() -> Iterator[doctest.DocTest]:
+    for page in PAGES:
+        text = "\n".join(SESSION.findall((DOCS / f"{page}.md").read_text(encoding="utf-8")))
+        assert ">>>" in text
+        yield doctest.DocTestParser().get_doctest(text, {}, page, page, 0)
+    yield from (test for test in doctest.DocTestFinder().find(_filters) if test.examples)
+
+
+@sweep("shown", sessions(), ids=lambda shown: shown.name)
+def test_the_sessions_on_pages_and_in_docstrings_are_real(shown: doctest.DocTest) -> None:
     told: list[str] = []
-    doctest.DocTestRunner(verbose=False).run(examples, out=told.append)
-    return "".join(told)
-
-
-@sweep("page", PAGES, ids=lambda page: page.stem)
-def test_sessions_on_a_page_run(page: Path) -> None:
-    text = "\n".join(SESSION.findall(page.read_text(encoding="utf-8")))
-    assert ">>>" in text
-    assert failures(doctest.DocTestParser().get_doctest(text, {}, page.stem, str(page), 0)) == ""
-
-
-@pytest.mark.parametrize("module", [_filters], ids=lambda module: module.__name__)
-def test_sessions_in_docstrings_run(module: ModuleType) -> None:
-    shown = [test for test in doctest.DocTestFinder().find(module) if test.examples]
-    assert shown
-    assert "".join(map(failures, shown)) == ""
+    doctest.DocTestRunner(verbose=False).run(shown, out=told.append)
+    assert "".join(told) == ""

@@ -6,20 +6,16 @@ from __future__ import annotations
 import copy
 import enum
 import pickle
-from unittest.mock import Mock
 
 import pytest
 
-from bmq._caches import clear_caches
-from bmq.errors import ExpressionWarning, InvalidExpression, InvalidProperty
-from bmq.subscriptions import EvaluationFailure, Expression, _expression, lookup, tags_of
+from bmq.errors import InvalidExpression, InvalidProperty
+from bmq.subscriptions import Expression, lookup, tags_of
 from bmq.wire.constants import PropertyType
-from bmq.wire.properties import Properties, PropertyValue, encode_properties, first_properties
+from bmq.wire.properties import Properties, PropertyValue, encode_properties
 from tests.sweeps import sweep
 
 TEXT = "CustomerId >= 1000 && exists(OrderType)"
-#: The functions that do the work for a text.
-STEPS = ("check", "find_doubts", "compile_tree", "compile_matcher")
 
 
 def test_equal_means_the_same_text() -> None:
@@ -87,31 +83,6 @@ def test_evaluation_reports_the_error_and_its_position(text: str, offset: int, r
     assert evaluation.offset == offset
     assert evaluation.reason.startswith(reason)
     assert not evaluation
-
-
-def test_the_compiled_function_takes_any_lookup() -> None:
-    evaluator = Expression(TEXT).compile()
-    message = {"CustomerId": 1234, "OrderType": "EXPRESS"}
-    assert evaluator(message.get) is True
-    assert evaluator(message.__getitem__) is True
-    assert isinstance(evaluator({}.__getitem__), EvaluationFailure)
-
-
-def test_a_text_is_compiled_once_and_doubted_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Consumers that reopen, and groups that pass on their parts, subscribe with equal texts."""
-    steps = {name: Mock(wraps=getattr(_expression, name)) for name in STEPS}
-    for name, step in steps.items():
-        monkeypatch.setattr(_expression, name, step)
-    clear_caches()
-    for value, matched in ((1, True), (2, False), (1, True)):
-        with pytest.warns(ExpressionWarning, match="the literal is `true`"):
-            expression = Expression("x == TRUE")
-        properties = {"x": 1, "TRUE": value}
-        area = first_properties(encode_properties(properties, new=True), new=True)
-        assert expression.matches(area) is matched
-        assert bool(expression.evaluate(properties)) is matched
-        assert Expression("x == TRUE", strict=False).doubts == expression.doubts
-    assert {name: step.call_count for name, step in steps.items()} == dict.fromkeys(STEPS, 1)
 
 
 class Color(enum.IntEnum):

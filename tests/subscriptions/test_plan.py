@@ -18,7 +18,6 @@ from bmq.subscriptions import (
     parse,
     plan,
     subscriptions_for,
-    tag,
     unparse,
 )
 from bmq.subscriptions._syntax import Node
@@ -38,16 +37,13 @@ def texts(selector: Any) -> list[str]:
     [
         # What fits stays as it was written.
         ("x == 1", ["x == 1"]),
-        (Expression("x  ==  1"), ["x  ==  1"]),
         (Expression("x =", strict=False), ["x ="]),
         (P.x == 1, ["x==1"]),
-        (P.urgent, ["urgent"]),
         # The broker's own example of too many operators.
         ("a==1||b==2||c==3||d==4", ["a==1||b==2||c==3", "d==4"]),
         (P.x.one_of(*range(1, 8)), ["x==1||x==2||x==3", "x==4||x==5||x==6", "x==7"]),
         # An alternative inside a conjunction is distributed.
         (P.x.one_of(1, 2, 3) & (P.y == 4), ["(x==1||x==2)&&y==4", "x==3&&y==4"]),
-        ((P.y == 4) & P.x.one_of(1, 2, 3), ["y==4&&(x==1||x==2)", "y==4&&x==3"]),
         (
             (P.a == 1) & P.x.one_of(1, 2) & P.y.one_of(3, 4),
             ["a==1&&x==1&&y==3", "a==1&&x==1&&y==4", "a==1&&x==2&&y==3", "a==1&&x==2&&y==4"],
@@ -55,16 +51,11 @@ def texts(selector: Any) -> list[str]:
         # The negation of a conjunction is an alternative.
         ("!(a==1&&b==2&&c==3&&d==4)", ["a!=1||b!=2||c!=3", "d!=4"]),
         (
-            "!(exists(a)&&exists(b)&&exists(c)&&exists(d)&&exists(e)&&exists(f))",
-            ["!exists(a)||!exists(b)||!exists(c)", "!exists(d)||!exists(e)||!exists(f)"],
-        ),
-        (
             "x==0 && !(a==1&&b==2&&c==3)",
             ["x==0&&(a!=1||b!=2)", "x==0&&c!=3"],
         ),
         # Too many operators as written, but not in the simplest form.
         ("!(a==1)&&!(b==2)&&!(c==3)", ["a!=1&&b!=2&&c!=3"]),
-        ("!!!!!!!!!!!x", ["!x"]),
         # Too long as written, but not without the spaces.
         ("x == 1" + " " * 130, ["x==1"]),
         # Too long, though not too complex.
@@ -98,19 +89,12 @@ def test_filters_are_split_into_the_expected_parts(selector: Any, expected: list
             "a==1&&b==2&&c==3&&d==4",
         ),
         (
-            (P.z == 0) | ((P.a == 1) & (P.b == 2) & (P.c == 3) & (P.d == 4)),
-            "TOO_COMPLEX",
-            "too many operators (11), max allowed operators: 10",
-            "a==1&&b==2&&c==3&&d==4",
-        ),
-        (
             ~(P.a.exists() | P.b.exists() | P.c.exists() | P.d.exists() | P.e.exists() | P.f.exists()),
             "TOO_COMPLEX",
             "too many operators (17), max allowed operators: 10",
             "!exists(a)&&!exists(b)&&!exists(c)&&!exists(d)&&!exists(e)&&!exists(f)",
         ),
         (P.x == "a" * 130, "TOO_LONG", "expression is too long (135), max allowed length: 128", 'x=="aaa'),
-        (P.x == "é" * 65, "TOO_LONG", "expression is too long (135), max allowed length: 128", 'x=="ééé'),
         (
             (P.x == "a" * 70) & (P.y == "b" * 70),
             "TOO_LONG",
@@ -149,7 +133,6 @@ def test_an_oversized_plan_is_refused() -> None:
         (P.x.one_of(1, 2, 3, 4), [Expression("x==1||x==2||x==3"), Expression("x==4")]),
         (TagFilter(), [None]),
         (CmqTags("a"), [Expression("exists(t.a)")]),
-        (tag("a") & (P.price > 3), [Expression("exists(t.a)&&price>3")]),
     ],
     ids=str,
 )

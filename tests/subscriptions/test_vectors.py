@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -11,8 +10,7 @@ import pytest
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import ErrorKind, Expression
 from bmq.wire.constants import PropertyType
-from bmq.wire.message import read_properties
-from bmq.wire.properties import Properties, PropertyValue, encode_properties
+from bmq.wire.properties import PropertyValue
 from tests.sweeps import sweep
 from tests.transcripts import probes
 
@@ -51,32 +49,18 @@ def too_many(count: int) -> str:
 #: (number, text, code, first line of the message)
 REFUSED = [
     (1, "", "SYNTAX", "syntax error, unexpected end of expression at offset 0"),
-    (2, " ", "SYNTAX", "syntax error, unexpected end of expression at offset 0"),
     (3, "42 @", "SYNTAX", "syntax error, unexpected invalid character at offset 3"),
     (4, "!" * 11 + "x", "TOO_COMPLEX", too_many(12)),
     (6, "true && true", "NO_PROPERTIES", NO_PROPERTIES),
-    (7, "1 == 1", "NO_PROPERTIES", NO_PROPERTIES),
     (8, "b_true" + " " * 124, "TOO_LONG", OVERLONG),
     (10, "val = 42", "SYNTAX", "syntax error, unexpected invalid character at offset 4"),
-    (11, "val | true", "SYNTAX", "syntax error, unexpected invalid character at offset 4"),
-    (12, "val & true", "SYNTAX", "syntax error, unexpected invalid character at offset 4"),
-    (13, "val <> 42", "SYNTAX", "syntax error, unexpected > at offset 5"),
-    (14, "x == y == z", "SYNTAX", "syntax error, unexpected = at offset 7"),
-    (15, "x != y != z", "SYNTAX", "syntax error, unexpected <> at offset 7"),
     (16, "x < y < z", "SYNTAX", "syntax error, unexpected < at offset 6"),
-    (17, "x == y != z", "SYNTAX", "syntax error, unexpected <> at offset 7"),
     (19, "i_0 != 9223372036854775808", "SYNTAX", "integer overflow at offset 7"),
     (22, "x -99999999999999999999", "SYNTAX", "syntax error, unexpected overflow at offset 2"),
     (23, "i_1-2 == -1", "SYNTAX", "syntax error, unexpected integer at offset 3"),
     (30, "x x", "SYNTAX", "syntax error, unexpected property at offset 2"),
-    (31, "x > ", "SYNTAX", "syntax error, unexpected end of expression at offset 3"),
-    (32, "((true)", "SYNTAX", "syntax error, unexpected end of expression at offset 6"),
-    (33, "()", "SYNTAX", "syntax error, unexpected ) at offset 1"),
     (34, "&&", "SYNTAX", "syntax error, unexpected AND at offset 0"),
-    (35, "true && (>>)", "SYNTAX", "syntax error, unexpected > at offset 9"),
-    (36, "b_true and b_true", "SYNTAX", "syntax error, unexpected property at offset 7"),
     (37, "_x > 0", "SYNTAX", "syntax error, unexpected invalid character at offset 0"),
-    (38, "1x > 0", "SYNTAX", "syntax error, unexpected property at offset 1"),
     (40, "exists()", "SYNTAX", "syntax error, unexpected ), expecting property or exists at offset 7"),
     (
         41,
@@ -86,9 +70,7 @@ REFUSED = [
     ),
     (42, "exists(a", "SYNTAX", "syntax error, unexpected end of expression, expecting ) at offset 7"),
     (45, "||".join(f"exists({name})" for name in "abcdef"), "TOO_COMPLEX", too_many(11)),
-    (47, "a==1||b==2||c==3||d==4", "TOO_COMPLEX", too_many(11)),
     (48, "b_true\r&& b_true", "SYNTAX", "syntax error, unexpected invalid character at offset 6"),
-    (49, "'foo' == s_foo", "SYNTAX", "syntax error, unexpected invalid character at offset 0"),
     (50, 's_foo == "foo', "SYNTAX", "syntax error, unexpected invalid character at offset 9"),
 ]
 
@@ -98,70 +80,57 @@ NAME, TYPE, ARITHMETIC = ErrorKind.NAME, ErrorKind.TYPE, ErrorKind.ARITHMETIC
 EVALUATED: list[tuple[int, str, bool | ErrorKind]] = [
     (5, "!" * 9 + "b_true", False),
     (9, "b_true" + " " * 122, True),
+    (9, "b_true\t&&\n i_1==1", True),
     (18, "i_1 < i_2 == i_0", TYPE),
     (20, "i_0 != -9223372036854775808", True),
-    (21, "i_0 != 9223372036854775807", True),
     (24, "i_1 - 2 == -1", True),
     (25, "i_1 --2 == 3", True),
     (26, "- 5 < i_0", True),
-    (27, "--i_1 == 1", True),
     (28, "-i_42 == -42", True),
-    (29, "-i_1 + 1 == 0", True),
     (39, "a.b > 4", True),
     (43, "exists (i_42)", True),
     (44, "exists(a)||exists(b)||exists(c)||exists(d)||exists(i_1)", True),
-    (46, "a==1||b==2||c==3", NAME),
     (51, 's_foo == "foo"', True),
     (52, 's_foo < "zig"', True),
-    (52, 's_foo > "bar"', True),
-    (52, 's_foo > "fo"', True),
     (53, 's_e == ""', True),
     (54, r'q3 == "a\"b"', False),
     (55, r'q4 == "a\"b"', True),
     (56, "s_foo == 42", TYPE),
-    (56, "42 == s_foo", TYPE),
-    (57, "s_foo == 42 && b_false", TYPE),
     (58, "b_true || s_foo == 42", True),
     (59, "b_false || s_foo == 42", TYPE),
     (60, "b_true == b_false", TYPE),
-    (60, "b_true != b_false", TYPE),
     (61, "b_true == true", True),
-    (61, "b_true != true", False),
-    (61, "b_false != true", True),
     (62, "b_true < true", TYPE),
     (63, "i_1 == true", TYPE),
     (64, "!b_true == false", True),
     (65, "!i_1", TYPE),
     (66, "i_1", TYPE),
-    (66, "i_1 + 33", TYPE),
     (67, "nope", NAME),
     (68, "b_false && nope", False),
     (68, "nope && b_false", NAME),
     (69, "exists(nope)", False),
-    (69, "exists(i_42)", True),
     (70, "!exists(nope) || nope > 41", True),
     (71, "exists(nope) && nope > 41", False),
     (72, "exists == 42", True),
-    (72, "exists(exists)", True),
     (73, "i_42 / i_0 == 0", ARITHMETIC),
-    (73, "i_42 % i_0 == 0", ARITHMETIC),
     (74, "i64_min / i_neg1 == 0", ARITHMETIC),
-    (74, "i64_min % i_neg1 == 0", ARITHMETIC),
     (75, "-i_42 / 5 == -8", True),
     (75, "-i_42 % 5 == -2", True),
     (76, "i_42 == 042", True),
     (77, "i64_42 == i_42", True),
-    (78, "i_2 + 20 * 2 == 42", True),
-    (78, "i_2 * 20 + 2 == 42", True),
-    (79, "b_false && b_false || b_true", True),
-    (80, "b_false && (b_false || b_true)", False),
     (81, "~b_true", False),
     (81, "~~b_true", True),
-    (81, "!~b_true", True),
     (82, "TRUE || b_true", NAME),
     (83, "c_A == 65", True),
     (84, 'bin == "x"', TYPE),
     (84, "exists(bin)", False),
+    # `== true` is replaced by its other side before anything is evaluated.
+    (86, "(i_42 == true) == 42", True),
+    (86, "(i_42 == false) == 42", TYPE),
+    (86, "nope == bin", NAME),
+    (86, 's_foo + s_foo == "foofoo"', TYPE),
+    (86, "b_true + i_1 == 2", TYPE),
+    (86, "s_foo || b_true", TYPE),
     (85, "9223372036854775807 + i_1 < 0", True),
 ]
 
@@ -179,21 +148,42 @@ def test_invalid_vectors_are_refused_with_the_brokers_message(vector: tuple[int,
     assert str(caught.value).split("\n")[0] == message
     assert caught.value.code == code
     assert caught.value.expression == text
-
-
-@sweep("vector", REFUSED, ids=ids)
-def test_uncompilable_expression_matches_every_message(vector: tuple[int, str, str, str]) -> None:
-    expression = Expression(vector[1], strict=False)
+    # The broker delivers every message for it.
+    expression = Expression(text, strict=False)
     assert expression.matches(MESSAGE)
     assert expression.matches(None)
     assert expression.error is not None
 
 
 @sweep("vector", EVALUATED, ids=ids)
-@pytest.mark.statement("2.1")
+@pytest.mark.statement("1.2", "1.20", "2.1", "2.3", "2.5", "2.7", "2.9", "2.10", "2.15")
 def test_vectors_evaluate_as_recorded(vector: tuple[int, str, bool | ErrorKind]) -> None:
     _, text, expected = vector
     check(Expression(text), MESSAGE, expected)
+
+
+@sweep(
+    "text, properties, expected",
+    [
+        ("a*x+b>0", {"a": 2, "x": 3, "b": -5}, True),
+        ("a*x+b>0", {"a": 2, "x": 3, "b": -6}, False),
+        ("a+b*x == 7", {"a": 1, "b": 2, "x": 3}, True),
+        ("(a+b)*x == 9", {"a": 1, "b": 2, "x": 3}, True),
+        ("a-b-c == 5", {"a": 10, "b": 3, "c": 2}, True),
+        ("a-(b-c) == 9", {"a": 10, "b": 3, "c": 2}, True),
+        ("a/b*c == 6", {"a": 7, "b": 2, "c": 2}, True),
+        ("!ok && ok || !ok", {"ok": False}, True),
+        ("a || b && c", {"a": True, "b": False, "c": False}, True),
+        ("(a || b) && c", {"a": True, "b": False, "c": False}, False),
+        ("x + 1 < y == true", {"x": 1, "y": 4}, True),
+        ("x == 1 && y == 2 || z == 3", {"x": 0, "y": 2, "z": 3}, True),
+    ],
+)
+@pytest.mark.statement("2.11")
+def test_precedence_and_associativity_are_those_of_c(
+    text: str, properties: dict[str, Any], expected: bool
+) -> None:
+    check(Expression(text), properties, expected)
 
 
 def check(expression: Expression, properties: dict[str, Any], expected: bool | ErrorKind) -> None:
@@ -210,7 +200,6 @@ def check(expression: Expression, properties: dict[str, Any], expected: bool | E
 @sweep(
     "text, operators, references",
     [
-        ("x", 1, ("x",)),
         ("exists(x)", 1, ("x",)),
         ("!x", 2, ("x",)),
         ("-x == 1", 3, ("x",)),
@@ -248,127 +237,6 @@ def test_results_equal_those_of_a_real_broker(probe: tuple[str, dict[str, tuple[
 
 
 @sweep(
-    "text, expected",
-    [
-        # `== true` is replaced by its other side before anything is evaluated, so this compares integers.
-        ("(i_42 == true) == 42", True),
-        ("(i_42 != false) == 42", True),
-        ("(i_42 == false) == 42", TYPE),
-        ("(true == true) == b_true", True),
-        ("(true == false) == b_true", False),
-        ("true != false && b_true", True),
-        ("!true == b_true", TYPE),
-        ("b_true == !false", TYPE),
-        ("s_foo == true", TYPE),
-    ],
-)
-@pytest.mark.statement("2.9")
-def test_comparisons_with_a_literal_boolean_are_rewritten(text: str, expected: bool | ErrorKind) -> None:
-    check(Expression(text), MESSAGE, expected)
-
-
-@sweep(
-    "text, expected",
-    [
-        ("s_foo + nope == 1", NAME),
-        ("s_foo == nope", NAME),
-        ("b_true < nope", NAME),
-        ("bin == nope", TYPE),
-        ("nope == bin", NAME),
-        ("s_foo + 1 == nope", TYPE),
-        ("i_1 / 0 == nope", ARITHMETIC),
-        ("!nope", NAME),
-        ("i_1 && nope", TYPE),
-        ("-nope == s_foo", NAME),
-        ("-s_foo == nope", TYPE),
-        ("(i_1 == 1) + 1 == nope", TYPE),
-        ('"a" < 1 || b_true', TYPE),
-        ("1 && b_true", TYPE),
-    ],
-)
-@pytest.mark.statement("2.4")
-def test_the_first_error_ends_the_evaluation(text: str, expected: ErrorKind) -> None:
-    check(Expression(text), MESSAGE, expected)
-
-
-#: A property of each type, and of each type that is read as another one.
-OF_EACH_TYPE: dict[str, Any] = {
-    "boolean": True,
-    "text": "1",
-    "integer": 1,
-    "short": PropertyValue(PropertyType.SHORT, 1),
-    "long": PropertyValue(PropertyType.INT64, 1),
-    "binary": b"1",
-}
-
-
-def arrived(names: Collection[str]) -> Properties:
-    """Return some of the properties as they arrive, in a layout that was read before."""
-    area = encode_properties({name: OF_EACH_TYPE[name] for name in names}, new=True)
-    for _ in range(3):
-        properties = read_properties(area, 1, 0)
-        assert len(properties) == len(names)
-    return properties
-
-
-#: Messages without binary properties have an evaluator of their own.
-ARRIVED = [arrived(OF_EACH_TYPE), arrived(OF_EACH_TYPE.keys() - {"binary"})]
-assert [each.plain is None for each in ARRIVED] == [True, False]
-
-
-def check_everywhere(text: str, expected: bool | ErrorKind) -> None:
-    """The verdict of :func:`check`, and of the functions for messages that arrive."""
-    check(Expression(text), OF_EACH_TYPE, expected)
-    assert all(Expression(text).matches(each) is (expected is True) for each in ARRIVED)
-
-
-@sweep("name", OF_EACH_TYPE)
-@sweep("form", ["{}", "({})", "-{}", "{} + 1", "{} && {}", "exists(text) && {}", "{} || {}"])
-@pytest.mark.statement("2.4")
-def test_only_a_boolean_is_a_result(form: str, name: str) -> None:
-    """An integer is not true because it is not 0, and a text is not true because it is not empty."""
-    text = form.replace("{}", name)
-    is_boolean = name == "boolean" and form not in ("-{}", "{} + 1")
-    check_everywhere(text, True if is_boolean else TYPE)
-
-
-@sweep("operator", "+-*/%")
-@sweep("left", [*OF_EACH_TYPE, "1", '"1"', "true"])
-@sweep("right", [*OF_EACH_TYPE, "1", '"1"', "true"])
-@pytest.mark.statement("2.7")
-def test_arithmetic_takes_two_integers(left: str, operator: str, right: str) -> None:
-    """Texts are not joined, and a truth value is no number."""
-    integers = {"integer", "short", "long", "1"}
-    result = {"+": 2, "-": 0, "*": 1, "/": 1, "%": 0}[operator]
-    expected: bool | ErrorKind = True if {left, right} <= integers else TYPE
-    for comparison in (f"{left} {operator} {right} == {result}", f"{result} == {left} {operator} {right}"):
-        check_everywhere(f"exists(integer) && {comparison}", expected)
-    if {left, right} & {"text", '"1"'}:
-        check_everywhere(f'exists(text) && {left} {operator} {right} == "11"', TYPE)
-
-
-@sweep(
-    "text, value",
-    [
-        ("x + 9223372036854775807 == -9223372036854775808", 1),
-        ("x - 1 == 9223372036854775807", INT64_MIN),
-        ("-x == -9223372036854775808", INT64_MIN),
-        ("x * 2 == 0", INT64_MIN),
-        ("x * x == 1", 2**63 - 1),
-        ("x * 4294967296 * 4294967296 == 0", 3),
-        ("x / 2 == -3", -7),
-        ("x / -2 == 3", -7),
-        ("x % 2 == -1", -7),
-        ("x % -2 == 1", 7),
-        ("x / -1 == 9223372036854775807", -(2**63 - 1)),
-    ],
-)
-@pytest.mark.statement("2.5", "2.7")
-def test_arithmetic_has_64_bits_and_divides_toward_zero(text: str, value: int) -> None:
-    check(Expression(text), {"x": value}, True)
-
-
-@sweep(
     "smaller, larger",
     [
         ("", "a"),
@@ -384,11 +252,6 @@ def test_strings_compare_by_their_bytes(smaller: str, larger: str) -> None:
     check(Expression(f'x < "{larger}"'), {"x": smaller}, True)
     check(Expression(f'"{smaller}" < x'), {"x": larger}, True)
     check(Expression(f'x == "{larger}"'), {"x": smaller}, False)
-
-
-def test_a_char_is_a_signed_integer() -> None:
-    assert Expression("c == -1").matches({"c": PropertyValue(PropertyType.CHAR, b"\xff")})
-    assert Expression("c == 127").matches({"c": PropertyValue(PropertyType.CHAR, b"\x7f")})
 
 
 @pytest.mark.statement("2.2")
