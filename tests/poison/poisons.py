@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Awaitable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,15 @@ import bmq
 from bmq.wire.constants import PropertyType, PutFlags
 from bmq.wire.properties import PropertyValue, encode_properties
 
-__all__ = ["POISONS", "Poisonous", "a_message", "flood", "post_raw"]
+__all__ = ["POISONS", "UNREADABLE", "Order", "Poisonous", "a_message", "beside", "flood", "post_raw"]
+
+
+@dataclass
+class Order:
+    """The value of typed consumers."""
+
+    amount: int
+
 
 _NOWHERE = "bmq://bmq.no.such.domain/nowhere"
 
@@ -70,6 +78,10 @@ POISONS: dict[str, Poisonous] = {
 }
 
 
+#: The names of those that cannot be decoded, whatever the consumer makes of them.
+UNREADABLE = ("no zlib", "zlib cut off", "properties that cannot be decoded", "a property twice")
+
+
 def post_raw(queue: bmq.Queue, message: Poisonous) -> asyncio.Future[bmq.Ack]:
     """Post a message unchanged, without the checks of a bmq producer."""
     connection = queue._connection
@@ -91,6 +103,19 @@ def post_raw(queue: bmq.Queue, message: Poisonous) -> asyncio.Future[bmq.Ack]:
     return future
 
 
+@asynccontextmanager
+async def beside(work: Awaitable[Any]) -> AsyncGenerator[None]:
+    """Run a coroutine beside the block; raise its exception."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+
+
 async def flood(queue: bmq.Queue, messages: Iterable[Poisonous]) -> None:
     """Post messages, and wait until the broker has them all."""
     posted: list[asyncio.Future[bmq.Ack]] = []
@@ -100,8 +125,3 @@ async def flood(queue: bmq.Queue, messages: Iterable[Poisonous]) -> None:
             posted.clear()
         posted.append(post_raw(queue, message))
     await asyncio.gather(*posted)
-
-
-def now_ms() -> int:
-    """The time of day as ``bmq_due`` has it."""
-    return int(time.time() * 1000)

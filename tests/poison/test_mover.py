@@ -14,15 +14,11 @@ import pytest
 import bmq
 from bmq.conventions import delay_queue_of
 from bmq.delays import Mover
+from tests.poison.poisons import beside
 from tests.waiting import eventually
 
 NewUri = Callable[..., str]
 UNKNOWN = "bmq://bmq.no.such.domain/nowhere"
-
-
-@pytest.fixture
-async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
-    return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
 
 
 @pytest.fixture
@@ -42,14 +38,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def moving(queue: bmq.Queue, **options: Any) -> AsyncIterator[Mover]:
     mover = Mover(queue, **options)
-    task = asyncio.create_task(mover.run())
-    try:
+    async with beside(mover.run()):
         yield mover
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.result()
 
 
 async def post_due(queue: bmq.Queue, destination: str, *payloads: bytes) -> None:
@@ -57,19 +47,6 @@ async def post_due(queue: bmq.Queue, destination: str, *payloads: bytes) -> None
     properties: dict[str, Any] = {"bmq_due": int(time.time() * 1000), "bmq_destination": destination}
     items = [bmq.PutMessage(payload, properties) for payload in payloads]
     (await queue.post_many(items)).raise_for_failures()
-
-
-async def test_destination_outside_of_the_list_receives_no_message(
-    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue, waiting: bmq.Queue
-) -> None:
-    other = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
-    async with moving(waiting, allow=queue.uri) as mover:
-        await post_due(waiting, other.uri, b"bad")
-        await post_due(waiting, queue.uri, b"good")
-        assert (await queue.receive(timeout=10)).data == b"good"
-        assert mover.put_aside == 1
-    await other.post(b"end")
-    assert (await other.receive(timeout=10)).data == b"end"
 
 
 async def test_a_destination_that_opens_slowly_delays_no_other(
@@ -98,55 +75,11 @@ async def test_a_destination_that_opens_slowly_delays_no_other(
         await eventually(lambda: mover.moved == 2)
 
 
-async def test_open_destinations_are_bounded(
-    bmq_session: bmq.Session, waiting: bmq.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bmq.delays._mover._MOST_OPEN", 4)
-    before = len(bmq_session.queues)
-    most = 0
-
-    def moved(count: int) -> bool:
-        nonlocal most
-        most = max(most, len(bmq_session.queues))
-        return mover.moved == count
-
-    async with moving(waiting) as mover:
-        for _ in range(2):  # closed destinations are reopened
-            for number in range(30):
-                await post_due(waiting, f"bmq://bmq.test.mem.priority/bounded-{number}", b"x")
-        await eventually(lambda: moved(60), 20)
-        # One more while a closing destination waits for the broker's answer.
-        assert most - before <= 2 * 4
-        await eventually(lambda: len(bmq_session.queues) - before <= 4)
-
-
-async def test_a_queue_open_elsewhere_is_not_closed(
-    bmq_session: bmq.Session,
-    bmq_new_queue_uri: NewUri,
-    queue: bmq.Queue,
-    waiting: bmq.Queue,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("bmq.delays._mover._MOST_OPEN", 1)
-    async with moving(waiting) as mover:
-        await post_due(waiting, queue.uri, b"one")
-        await eventually(lambda: mover.moved == 1)
-        await post_due(waiting, bmq_new_queue_uri(), b"two")
-        await eventually(lambda: mover.moved == 2)
-    assert not queue.closed
-
-
 @pytest.mark.usefixtures("quick")
 async def test_an_unknown_domain_is_given_up(
-    bmq_session: bmq.Session,
-    bmq_new_queue_uri: NewUri,
-    queue: bmq.Queue,
-    waiting: bmq.Queue,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    letters: bmq.Queue, waiting: bmq.Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("bmq.delays._mover._PATIENCE", 0.02)
-    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
     async with moving(waiting, allow="*", dead_letters=letters) as mover:
         await post_due(waiting, UNKNOWN, b"one")
         letter = await letters.receive(timeout=10)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
 import bmq
+from tests.poison.poisons import beside
 from tests.waiting import eventually
 
 DOMAIN = "bmq://bmq.test.mem.priority/"
@@ -31,9 +32,9 @@ async def service(kind: str, broker: str) -> AsyncGenerator[tuple[bmq.Session, N
     async with bmq.connect(broker) as session, bmq.connect(broker) as stranger:
         queue = await session.open_queue(uri, read=True, default_subscription=False)
         if kind == "responder":
-            running = asyncio.create_task(bmq.consume(queue, bmq.workers.Responder(answer)))
+            work = bmq.consume(queue, bmq.workers.Responder(answer))
         else:
-            running = asyncio.create_task(bmq.delays.Mover(queue).run())
+            work = bmq.delays.Mover(queue).run()
         output = await stranger.open_queue(uri, write=True)
 
         async def named(destination: str) -> None:
@@ -41,11 +42,8 @@ async def service(kind: str, broker: str) -> AsyncGenerator[tuple[bmq.Session, N
             async with await stranger.open_queue(destination, read=True) as reader:
                 (await reader.receive(timeout=30)).confirm()
 
-        try:
+        async with beside(work):
             yield session, named
-        finally:
-            running.cancel()
-            await asyncio.wait([running])
 
 
 KINDS = pytest.mark.parametrize("kind", ["responder", "mover"])
@@ -101,19 +99,19 @@ async def test_requests_of_two_queues_may_have_the_same_guid(bmq_broker: bmq.bro
         return message.data
 
     responder = bmq.workers.Responder(together)
-    async with bmq.connect(bmq_broker.uri) as session, bmq.connect(bmq_broker.uri) as requester:
+    async with (
+        bmq.connect(bmq_broker.uri) as session,
+        bmq.connect(bmq_broker.uri) as requester,
+        AsyncExitStack() as stack,
+    ):
         replies = await requester.open_queue(DOMAIN + "replies.1", read=True)
-        running: list[asyncio.Task[None]] = []
         for name in "ab":
             queue = await session.open_queue(DOMAIN + name, read=True)
-            running.append(asyncio.create_task(bmq.consume(queue, responder)))
+            await stack.enter_async_context(beside(bmq.consume(queue, responder)))
             output = await requester.open_queue(DOMAIN + name, write=True)
             await output.post(name.encode(), guid=guid, properties={"bmq_reply_to": replies.uri})
         got = {(await replies.receive(timeout=30)).data for _ in range(2)}
         assert got == {b"a", b"b"}
-        for task in running:
-            task.cancel()
-        await asyncio.wait(running)
 
 
 async def test_a_property_with_deep_json_is_no_obstacle_to_a_letter(bmq_session: bmq.Session) -> None:

@@ -19,8 +19,7 @@ import pytest
 import bmq
 from bmq.conventions import with_post_time
 from bmq.workers import Responder
-from tests.poison.consumers import Order
-from tests.poison.poisons import POISONS, Poisonous, a_message, flood
+from tests.poison.poisons import POISONS, Order, Poisonous, a_message, flood
 from tests.waiting import eventually, until_depth
 from tests.workers.conftest import FakeClock
 
@@ -29,7 +28,12 @@ LIMIT = 4
 MANY, FEW = 2 * LIMIT + 1, 2
 TIMEOUT = 0.2
 LIFE = 1000.0
-GOOD, BUG, OUTAGE, REJECTED, SLOW, CANCELLED = range(6)
+GOOD, BUG, OUTAGE, REJECTED, SLOW, CANCELLED, UNPRINTABLE = range(7)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
 
 
 # ---- ways to give up
@@ -37,12 +41,7 @@ GOOD, BUG, OUTAGE, REJECTED, SLOW, CANCELLED = range(6)
 
 @dataclass(frozen=True)
 class Way:
-    """Messages that are given up.
-
-    Attributes:
-        messages: the messages, as a producer sends them.
-        old: whether only a policy with a maximum age gives them up.
-    """
+    """Messages that are given up; old ones only by a policy with a maximum age."""
 
     messages: list[Poisonous]
     old: bool = False
@@ -54,14 +53,13 @@ def orders(amount: int, count: int = MANY, **properties: Any) -> Way:
 
 WAYS: dict[str, Way] = {
     "a permanent error": orders(BUG),
+    "an error without a text": orders(UNPRINTABLE, FEW),
     "an outage that outlasts the retries": orders(OUTAGE),
     "a rejected message": orders(REJECTED),
     "a handler beyond its deadline": orders(SLOW, FEW),
     "a cancelled task": orders(CANCELLED),
     "a message older than its life": replace(orders(GOOD, **with_post_time(at=1.0)), old=True),
-    "an undecodable payload": Way([POISONS["no value"]] * MANY),
-    "a damaged payload": Way([POISONS["no zlib"]] * MANY),
-    "damaged properties": Way([POISONS["properties that cannot be decoded"]] * MANY),
+    "each poison": Way([*POISONS.values()]),
 }
 
 
@@ -73,6 +71,8 @@ async def act(amount: int) -> None:
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         gone.cancel()
         await gone
+    if amount == UNPRINTABLE:
+        raise Unprintable
     if amount != GOOD:
         raise {BUG: ValueError("a bug"), OUTAGE: ConnectionError("down"), REJECTED: bmq.Reject("no")}[amount]
 
@@ -103,18 +103,8 @@ DECISIONS: dict[str, tuple[Callable[[str], bmq.workers.RetryPolicy | None], str]
 
 @dataclass
 class Scene:
-    """A handler's surroundings.
+    """A handler's surroundings: its queue and policy, an item for each good order, and the GUIDs given up."""
 
-    Attributes:
-        session: session of the test.
-        address: address of the broker.
-        uri: queue of the handler.
-        decision: policy of the handler.
-        good: an item for each good order.
-        given_up: GUIDs of the messages given up.
-    """
-
-    session: bmq.Session
     address: str
     uri: str
     decision: bmq.workers.RetryPolicy | None
@@ -283,7 +273,7 @@ async def test_a_message_given_up_is_where_its_decision_says(
     make, place = DECISIONS[decision]
     policy = make(letters)
     ways = [way for way in WAYS.values() if not way.old or isinstance(policy, bmq.Backoff)]
-    scene = Scene(bmq_session, bmq_broker.uri, uri, policy)
+    scene = Scene(bmq_broker.uri, uri, policy)
     queue = await bmq_session.open_queue(uri, write=True)
     async with PATHS[path](scene):
         count = 0
@@ -302,6 +292,3 @@ async def test_a_message_given_up_is_where_its_decision_says(
         assert uri in told[0]
         assert "1 so far, the first is " in told[0]
         assert f"{count} so far" in told[-1]
-
-
-# ---- services and loops: messages that they cannot use

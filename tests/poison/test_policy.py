@@ -16,13 +16,7 @@ from tests.sweeps import sweep
 from tests.waiting import eventually
 
 OWN = QueueUri.parse("bmq://bmq.test.mem.priority/orders")
-UNREADABLE = {"no zlib", "zlib cut off", "properties that cannot be decoded", "a property twice"}
 logger = logging.getLogger("bmq.test")
-
-
-@pytest.fixture
-async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
-    return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,9 @@ async def workers(*arguments: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["plain", "four", "batches"])
 async def test_a_message_becomes_a_dead_letter_after_three_deaths(
-    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri, kind: str
+    bmq_broker: Any, bmq_session: bmq.Session, letters: bmq.Queue, bmq_new_queue_uri: NewUri, kind: str
 ) -> None:
-    queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
-    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
+    queue = await bmq_session.open_queue(bmq_new_queue_uri(), write=True)
     results = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
     others = [b"%d" % number for number in range(50)]
     await queue.post_many([*others[:10], b"kill", *others[10:]])
@@ -98,11 +97,10 @@ async def test_count_of_deaths_in_a_message_is_checked(
     bmq_session: bmq.Session,
     bmq_connect: Any,
     bmq_queue_uri: str,
-    bmq_new_queue_uri: NewUri,
+    letters: bmq.Queue,
     properties: dict[str, Any],
     count: int | None,
 ) -> None:
-    letters = await bmq_session.open_queue(bmq_new_queue_uri(), write=True)
     queue, message = await redelivered(bmq_session, bmq_connect, bmq_queue_uri, properties)
     quarantine = Quarantine(bmq.DeadLetter(letters), 3, "a test")
     assert await quarantine.took(message, asyncio.sleep) is (count is not None)

@@ -11,36 +11,18 @@ from typing import Any
 import pytest
 
 import bmq
-from tests.poison.poisons import POISONS, flood, post_raw
-from tests.waiting import eventually
+from tests.poison.poisons import POISONS, UNREADABLE, flood, post_raw
+from tests.waiting import eventually, until_depth
 
 pa = pytest.importorskip("pyarrow")
 
 NewUri = Callable[..., str]
 GOOD = b"good"
-# Without columns for properties nobody reads these, and the payload is whole.
-UNREADABLE = ["no zlib", "zlib cut off", "properties that cannot be decoded", "a property twice"]
 BAD = POISONS["no zlib"]
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-
-
-def values(batch: Any) -> list[bytes]:
-    return batch.column("value").to_pylist()
-
-
-async def stored(address: str, uri: str, count: int) -> None:
-    """Wait until the broker stores so many messages of a queue."""
-    async with asyncio.timeout(10), bmq.admin.connect(address) as admin:
-        while (await admin.queue(uri).depth()).messages != count:  # noqa: ASYNC110 - the broker has to be asked
-            await asyncio.sleep(0.005)
-
-
-@pytest.fixture
-async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
-    return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
 
 
 async def test_good_rows_around_unreadable_messages_stay_in_order(queue: bmq.Queue) -> None:
@@ -74,16 +56,16 @@ async def test_an_unreadable_message_is_a_row_with_its_bytes_and_its_error(
     await queue.post(GOOD, properties={"n": 2})
     await eventually(lambda: tables.buffered == 6)
     batch = await tables.receive()
-    assert values(batch) == [GOOD, *(POISONS[name].data for name in UNREADABLE), GOOD]
+    assert batch.column("value").to_pylist() == [GOOD, *(POISONS[name].data for name in UNREADABLE), GOOD]
     assert batch.column("n").to_pylist() == [1, None, None, None, None, 2]
     errors = batch.column("wrong").to_pylist()
     assert [each is None for each in errors] == [True, False, False, False, False, True]
     assert all("ProtocolError" in each and len(each) < 400 for each in errors[1:-1])
     assert tables.unconfirmed == 6
     assert tables.confirm(3) == 3
-    await stored(bmq_broker.uri, queue.uri, 3)
+    await until_depth(bmq_broker.uri, queue.uri, 3)
     assert tables.confirm() == 3
-    await stored(bmq_broker.uri, queue.uri, 0)
+    await until_depth(bmq_broker.uri, queue.uri, 0)
 
 
 async def test_unreadable_message_is_named_by_an_error_and_omitted(
@@ -102,10 +84,10 @@ async def test_unreadable_message_is_named_by_an_error_and_omitted(
                 assert "decompresses to more than the limit of 1000 bytes" in str(caught.value)
                 assert queue.uri in str(caught.value)
             else:
-                assert values(await tables.receive()) == [wanted]
+                assert (await tables.receive()).column("value").to_pylist() == [wanted]
         assert tables.buffered == 0
         assert tables.confirm() == 3
-    await stored(bmq_broker.uri, queue.uri, 3)
+    await until_depth(bmq_broker.uri, queue.uri, 3)
 
 
 @pytest.mark.parametrize(
@@ -125,24 +107,16 @@ async def test_illegal_choices_are_refused(queue: bmq.Queue, options: Any, text:
 
 
 async def test_queues_that_cannot_take_dead_letters_are_refused(
-    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue
+    bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, letters: bmq.Queue, queue: bmq.Queue
 ) -> None:
     reader = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
     with pytest.raises(bmq.UsageError, match="not open for writing"):
         queue.tables(dead_letters=reader)
     with pytest.raises(bmq.UsageError, match="would return"):
         queue.tables(dead_letters=queue)
-    writer = await bmq_session.open_queue(bmq_new_queue_uri(), write=True)
     for choice in ("row", "fail", "discard"):
         with pytest.raises(bmq.UsageError, match=f"cannot be combined with on_invalid='{choice}'"):
-            queue.tables(dead_letters=writer, on_invalid=choice)
-
-
-# threads
-
-
-async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    return await asyncio.to_thread(function, *arguments)
+            queue.tables(dead_letters=letters, on_invalid=choice)
 
 
 @pytest.mark.parametrize("on_invalid", ["skip", "discard"])
@@ -163,17 +137,16 @@ async def test_source_continues_after_unreadable_messages_and_confirms_with_its_
         with bmq.arrow.Source(
             bmq_broker.uri, queue.uri, max_messages=2, max_rows=20, confirm=confirm, on_invalid=on_invalid
         ) as source:
-            return [value for batch in source.reader for value in values(batch)]
+            return [value for batch in source.reader for value in batch.column("value").to_pylist()]
 
-    assert await in_thread(read) == [GOOD, GOOD]
-    await stored(bmq_broker.uri, queue.uri, left or 400 * (on_invalid == "skip"))
+    assert await asyncio.to_thread(read) == [GOOD, GOOD]
+    await until_depth(bmq_broker.uri, queue.uri, left or 400 * (on_invalid == "skip"))
     assert len(lines(caplog)) == (1 if on_invalid == "discard" else 3)
 
 
 async def test_tables_of_threads_take_a_queue_of_threads(
-    bmq_broker: Any, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, queue: bmq.Queue
+    bmq_broker: Any, letters: bmq.Queue, queue: bmq.Queue
 ) -> None:
-    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
     await flood(queue, [BAD] * 3)
     await queue.post(GOOD)
 
@@ -182,9 +155,9 @@ async def test_tables_of_threads_take_a_queue_of_threads(
             source = session.open_queue(queue.uri, read=True)
             aside = session.open_queue(letters.uri, write=True)
             with source.tables(dead_letters=aside) as tables:
-                rows = values(tables.receive(timeout=10))
+                rows = tables.receive(timeout=10).column("value").to_pylist()
                 tables.confirm()
                 return rows
 
-    assert await in_thread(read) == [GOOD]
+    assert await asyncio.to_thread(read) == [GOOD]
     assert [(await letters.receive(timeout=10)).data for _ in range(3)] == [BAD.data] * 3

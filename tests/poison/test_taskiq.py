@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,10 +13,8 @@ from taskiq.api import run_receiver_task
 
 import bmq
 from bmq.taskiq import BmqBroker
-from tests.poison.poisons import POISONS, flood
+from tests.poison.poisons import POISONS, beside, flood
 from tests.waiting import eventually
-
-NewUri = Callable[..., str]
 
 
 @asynccontextmanager
@@ -30,23 +28,17 @@ async def working(uri: str, queue: str, done: asyncio.Event, **options: Any) -> 
 
     await broker.startup()
     await good.kiq()
-    running = asyncio.create_task(run_receiver_task(broker))
-    try:
+    async with beside(run_receiver_task(broker)):
         yield broker
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
-        await broker.shutdown()
+    await broker.shutdown()
 
 
 async def test_messages_other_than_tasks_become_dead_letters(
-    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri
+    bmq_broker: Any, queue: bmq.Queue, letters: bmq.Queue
 ) -> None:
-    queue = await bmq_session.open_queue(bmq_queue_uri, write=True)
-    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
     await flood(queue, POISONS.values())
     done = asyncio.Event()
-    async with working(bmq_broker.uri, bmq_queue_uri, done, dead_letters=letters.uri):
+    async with working(bmq_broker.uri, queue.uri, done, dead_letters=letters.uri):
         await asyncio.wait_for(done.wait(), 10)
         found = [await letters.receive(timeout=10) for _ in POISONS]
     kinds = {str(letter.properties["bmq_dead_error"]).split(": ")[1] for letter in found}
@@ -60,10 +52,9 @@ async def test_a_circular_dead_letter_queue_is_refused(bmq_queue_uri: str) -> No
 
 
 async def test_a_delayed_task_with_a_bad_destination_becomes_a_dead_letter(
-    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, bmq_new_queue_uri: NewUri
+    bmq_broker: Any, bmq_session: bmq.Session, bmq_queue_uri: str, letters: bmq.Queue
 ) -> None:
     waiting = await bmq_session.open_queue(f"{bmq_queue_uri}.delayed", write=True)
-    letters = await bmq_session.open_queue(bmq_new_queue_uri(), read=True)
     await flood(waiting, [POISONS["a destination elsewhere"]])
     done = asyncio.Event()
     async with working(bmq_broker.uri, bmq_queue_uri, done, dead_letters=letters.uri):
