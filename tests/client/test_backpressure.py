@@ -13,22 +13,21 @@ import pytest
 
 import bmq
 from bmq.events import SessionEvent, SlowConsumer, SlowConsumerRecovered
-from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
+from tests.client.bench import URI, opened
 from tests.fakes.broker import Peer, guid
+from tests.sweeps import sweep
 from tests.waiting import eventually
 from tests.wire.messages import push_message
 
-URI = "bmq://bmq.test.mem.priority/q"
 OTHER = "bmq://bmq.test.mem.priority/other"
 
 
 @asynccontextmanager
 async def writing(peer: Peer, **options: int) -> AsyncIterator[tuple[bmq.Session, bmq.Queue]]:
-    async with bmq.connect(peer.uri, **options) as session:
-        queue = await session.open_queue(URI, write=True)
+    async with opened(peer, write=True, **options) as (session, queue):
         peer.hold.add("PUT")
         try:
             yield session, queue
@@ -89,49 +88,35 @@ async def test_a_later_post_does_not_overtake_a_waiting_post(peer: Peer) -> None
         assert peer.posted == [*range(1, 7)]
 
 
-async def test_an_unacknowledged_queue_does_not_stop_other_queues(peer: Peer) -> None:
-    """Window of 10: 6 posts to the first queue stay unanswered, 4 posts to the second queue are answered."""
-    async with writing(peer, max_unacked_messages=10) as (session, stuck):
-        queue = await session.open_queue(OTHER, write=True)
-        pending = [stuck.post_nowait(b"%d" % n) for n in range(6)]
-        pending += [queue.post_nowait(b"%d" % n) for n in range(6, 11)]
-        waiting = await start(queue.post(b"11"), queue.post(b"12"))
-        assert queue.unacked == 5, "half of the window is this queue's share"
-        for number in (6, 7):
-            await acknowledge(peer, session, number)
-            await eventually(lambda n=number: sent(peer)[-1] == n + 5)
-        assert (stuck.unacked, queue.unacked) == (6, 5)
-        peer.answer("PUT")
-        await asyncio.gather(*pending, *waiting)
-
-
 @pytest.mark.parametrize("many", [False, True])
 async def test_a_queue_that_fills_the_window_leaves_other_queues_their_shares(peer: Peer, many: bool) -> None:
     async with writing(peer, max_unacked_messages=30) as (session, stuck):
-        others = [
-            await session.open_queue(f"bmq://bmq.test.mem.priority/other{n}", write=True) for n in range(2)
-        ]
+        others = [await session.open_queue(f"{OTHER}{n}", write=True) for n in range(2)]
         pending = [stuck.post_nowait(b"%d" % n) for n in range(30)]
         tasks: list[asyncio.Task[Any]] = []
-        for queue in others:
-            payloads = [b"%d" % n for n in range(100, 120)]
+        for first, queue in zip((100, 200), others, strict=True):
+            payloads = [b"%d" % n for n in range(first, first + 20)]
             if many:
                 tasks.append(asyncio.create_task(queue.post_many(payloads)))
             else:
                 tasks += [asyncio.create_task(queue.post(payload)) for payload in payloads]
         await eventually(lambda: len(sent(peer)) == 30 + 2 * 10)
         assert session.stats().unacked_messages == 50, "less than twice the window"
-        more = await start(stuck.post(b"30"))
+        # They go on, one by one, while the first queue has no acknowledgement.
+        for number in (100, 101):
+            await acknowledge(peer, session, number)
+            await eventually(lambda n=number: n + 10 in sent(peer))
+        assert [queue.unacked for queue in (stuck, *others)] == [30, 10, 10]
         peer.answer("PUT")
-        await asyncio.gather(*pending, *tasks, *more)
+        await asyncio.gather(*pending, *tasks)
 
 
 async def test_more_queues_than_places_may_post_one_message_each(peer: Peer) -> None:
     async with writing(peer, max_unacked_messages=2) as (session, stuck):
         pending = [stuck.post_nowait(b"0"), stuck.post_nowait(b"1")]
-        for n in range(2, 6):
-            queue = await session.open_queue(f"bmq://bmq.test.mem.priority/other{n}", write=True)
-            pending.append(queue.post_nowait(b"%d" % n))
+        for n in range(4):
+            queue = await session.open_queue(f"{OTHER}{n}", write=True)
+            pending.append(queue.post_nowait(b"2"))
             with pytest.raises(bmq.BufferFull):
                 queue.post_nowait(b"9")
         peer.answer("PUT")
@@ -141,6 +126,8 @@ async def test_more_queues_than_places_may_post_one_message_each(peer: Peer) -> 
 async def test_tasks_woken_together_do_not_exceed_the_bytes_of_the_window(peer: Peer) -> None:
     async with writing(peer, max_unacked_bytes=1000) as (session, queue):
         pending = [queue.post_nowait(b"%01000d" % 0)]
+        with pytest.raises(bmq.BufferFull, match="bytes"):
+            queue.post_nowait(b"x")
         waiting = await start(*(queue.post(b"%0600d" % n) for n in range(1, 6)))
         most = 0
         for n in range(6):
@@ -152,8 +139,9 @@ async def test_tasks_woken_together_do_not_exceed_the_bytes_of_the_window(peer: 
         await asyncio.gather(*pending, *waiting)
 
 
-@pytest.mark.parametrize("turns", range(6))
+@sweep("turns", range(6))
 async def test_a_cancelled_task_passes_its_room_on(peer: Peer, turns: int) -> None:
+    peer.posted.clear()
     async with writing(peer, max_unacked_messages=1) as (session, queue):
         pending = queue.post_nowait(b"0")
         first, second, third = await start(*(queue.post(b"%d" % n) for n in (1, 2, 3)))
@@ -189,16 +177,6 @@ async def test_posts_waiting_for_the_transport_continue_after_a_lost_connection(
         await asyncio.wait_for(waiting, 20)
 
 
-async def test_the_window_counts_bytes(peer: Peer) -> None:
-    async with writing(peer, max_unacked_bytes=10_000) as (session, queue):
-        pending = [queue.post_nowait(bytes(4000)) for _ in range(3)]  # the last one may exceed the limit
-        assert session.stats().unacked_bytes == 12_000
-        with pytest.raises(bmq.BufferFull, match="bytes"):
-            queue.post_nowait(b"x")
-        peer.answer("PUT")
-        await asyncio.gather(*pending)
-
-
 async def test_post_many_posts_available_items_while_the_iterator_waits(peer: Peer) -> None:
     go_on = asyncio.Event()
 
@@ -207,27 +185,23 @@ async def test_post_many_posts_available_items_while_the_iterator_waits(peer: Pe
         await go_on.wait()
         yield b"2"
 
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, write=True)
+    async with opened(peer, write=True) as (_, queue):
         posting = asyncio.ensure_future(queue.post_many(items()))
         await eventually(lambda: peer.posted == [1])
         go_on.set()
         assert (await posting).acknowledged == 2
 
 
-# receiving
-
-
 async def test_slow_application_pauses_reading_and_loses_no_message(peer: Peer) -> None:
     happened: list[SessionEvent] = []
-    async with bmq.connect(peer.uri, max_buffered_messages=10, on_event=happened.append) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
+    async with opened(
+        peer, read=True, default_subscription=True, max_buffered_messages=10, on_event=happened.append
+    ) as (session, queue):
         for number in range(2000):
             peer.connection.push(number, size=10_000)
         await eventually(lambda: any(isinstance(event, SlowConsumer) for event in happened))
         await nothing_more_is_read(session)
         stats = session.stats()
-        assert stats.buffered_messages == queue._default.messages  # type: ignore[union-attr]
         # Reading has stopped: of 20 MB most is still with the operating systems.
         assert stats.buffered_bytes < 2 << 20
         slow = next(event for event in happened if isinstance(event, SlowConsumer))
@@ -239,53 +213,11 @@ async def test_slow_application_pauses_reading_and_loses_no_message(peer: Peer) 
         assert session.stats().buffered_messages == session.stats().buffered_bytes == 0
 
 
-async def test_reading_pauses_though_the_broker_leaves_a_queue_unopened(peer: Peer) -> None:
-    limit = 1_000_000
-    async with bmq.connect(peer.uri, max_buffered_bytes=limit, open_timeout=30) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        s_id = peer.connection.s_ids[0]
-        # The connection is restored, but not the queue: an answer is pending.
-        peer.hold.add("OpenQueue")
-        peer.cut()
-        await eventually(lambda: session.stats().reconnects == 1 and "OpenQueue" in peer.log)
-        peer.connection.s_ids[0] = s_id
-        transport = peer.connection.transport
-        assert transport is not None
-        most, number = 0, 0
-        idle = 0
-        while idle < 200 and number < 400 * 20:
-            if transport.get_write_buffer_size() < 1 << 20:
-                peer.connection.push(*range(number, number + 20), size=10_000)
-                number += 20
-                idle = 0
-            idle += 1
-            await asyncio.sleep(0)
-            most = max(most, session.stats().buffered_bytes)
-        assert most < 2 * limit + (1 << 20)
-        assert number < 400 * 20, "the peer could send all it had"
-        # Taking the messages makes the answer behind them readable.
-        peer.answer("OpenQueue")
-        await asyncio.wait_for(_take_until_open(queue), 10)
-
-
-async def _take_until_open(queue: bmq.Queue) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        taking = tasks.create_task(_take_all(queue))
-        await eventually(lambda: queue.state is QueueState.OPEN, 10)
-        taking.cancel()
-
-
-async def _take_all(queue: bmq.Queue) -> None:
-    async for _ in queue:
-        pass
-
-
-# ---- hostile peers
-
-
 async def test_decompression_bomb_is_refused_on_access_without_side_effects(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, max_message_size=1 << 20) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
+    async with opened(peer, read=True, default_subscription=True, max_message_size=1 << 20) as (
+        _session,
+        queue,
+    ):
         bomb = zlib.compress(bytes(64 << 20))
         assert len(bomb) < 100_000
         s_ids = encode_sub_queue_ids((peer.connection.s_ids[0],))

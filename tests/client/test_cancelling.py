@@ -4,37 +4,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import pytest
 
 import bmq
+from tests.client.bench import URI, opened
 from tests.fakes.broker import Peer
 from tests.sweeps import sweep
 
-URI = "bmq://bmq.test.mem.priority/q"
+WAYS: dict[str, Callable[[Coroutine[Any, Any, bmq.Queue]], Awaitable[object]]] = {
+    "directly": lambda opening: opening,
+    "in wait_for": lambda opening: asyncio.wait_for(opening, 60),
+    "in another task": asyncio.ensure_future,
+    "gathered": asyncio.gather,
+}
 
 
-async def _directly(opening: Awaitable[bmq.Queue]) -> bmq.Queue:
-    return await opening
+async def _awaited(opening: Awaitable[object]) -> None:
+    await opening
 
 
-async def _in_wait_for(opening: Awaitable[bmq.Queue]) -> bmq.Queue:
-    return await asyncio.wait_for(opening, 60)
-
-
-async def _in_another_task(opening: Awaitable[bmq.Queue]) -> bmq.Queue:
-    return await asyncio.ensure_future(opening)
-
-
-async def _gathered(opening: Awaitable[bmq.Queue]) -> bmq.Queue:
-    return (await asyncio.gather(opening))[0]
-
-
-@pytest.mark.parametrize("how", [_directly, _in_wait_for, _in_another_task, _gathered])
+@pytest.mark.parametrize("how", WAYS)
 @sweep("turns", range(1, 20))
 async def test_a_queue_can_be_opened_in_the_turn_in_which_its_opening_is_cancelled(
-    broker: bmq.broker.Broker, how: Callable[[Awaitable[bmq.Queue]], Awaitable[bmq.Queue]], turns: int
+    broker: bmq.broker.Broker, how: str, turns: int
 ) -> None:
     async with bmq.connect(broker.uri) as session:
         opened: list[bmq.Queue] = []
@@ -43,7 +38,7 @@ async def test_a_queue_can_be_opened_in_the_turn_in_which_its_opening_is_cancell
             opened.append(await session.open_queue(URI, read=True, write=True))
             return opened[0]
 
-        task = asyncio.ensure_future(how(opening()))
+        task = asyncio.ensure_future(_awaited(WAYS[how](opening())))
         for _ in range(turns):
             await asyncio.sleep(0)
         if not task.cancel():
@@ -52,7 +47,7 @@ async def test_a_queue_can_be_opened_in_the_turn_in_which_its_opening_is_cancell
             queue = await session.open_queue(URI, read=True, write=True)
         except bmq.StateError:
             # The call has returned: the waiter was cancelled too late.
-            assert how is not _directly
+            assert how != "directly"
             (queue,) = opened
         await queue.post(b"1")
         (await queue.receive()).confirm()
@@ -63,8 +58,7 @@ async def test_a_queue_can_be_opened_in_the_turn_in_which_its_opening_is_cancell
 @sweep("turns", range(10))
 async def test_receives_are_atomic(peer: Peer, turns: int) -> None:
     """A cancelled receiver either has the message, or leaves the message in line."""
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
+    async with opened(peer, read=True, default_subscription=True) as (_, queue):
         got: list[bytes] = []
 
         async def take() -> None:
@@ -92,8 +86,7 @@ async def test_cancelled_calls_raise_the_cancellation_and_tasks_cancelled_from_o
     peer: Peer,
 ) -> None:
     """Some libraries cancel all tasks of asyncio.all_tasks()."""
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
+    async with opened(peer, read=True, default_subscription=True, write=True) as (session, queue):
         peer.hold = {"PUT", "OpenQueue"}
         calls = (
             queue.receive(timeout=60),

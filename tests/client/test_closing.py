@@ -8,23 +8,20 @@ import gc
 import logging
 import time
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 import bmq
 from bmq.events import Disconnected
-from bmq.testing import FaultProxy
+from tests.client.bench import URI, opened
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
-URI = "bmq://bmq.test.mem.priority/q"
-
 
 async def test_leaving_the_block_closes_in_order(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
+    async with opened(peer, read=True, default_subscription=True, write=True) as (_, queue):
         peer.connection.push(1)
         message = await queue.receive(timeout=20)
         message.confirm()
@@ -70,8 +67,7 @@ async def _handle_for_ever(queue: bmq.Queue) -> None:
 
 @pytest.mark.parametrize("what", ["session", "queue"])
 async def test_a_handler_may_close_its_own_session_or_queue(peer: Peer, what: str) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
+    async with opened(peer, read=True, default_subscription=True) as (session, queue):
         peer.connection.push(1)
         async for message in queue:
             async with message, asyncio.timeout(20):
@@ -148,71 +144,36 @@ async def test_cancelled_close_continues_without_references(peer: Peer, held: st
     assert peer.log[-2:] == ["CloseQueue", "Disconnect"]
 
 
-async def test_end_of_the_event_loop_abandons_all_calls(peer: Peer) -> None:
-    session = await bmq.connect(peer.uri)
-    queue = await session.open_queue(URI, write=True)
-    peer.hold |= {"PUT", "Disconnect"}
-    pending = queue.post_nowait(b"1")
-    closing = asyncio.ensure_future(session.close())
-    await eventually(lambda: peer.connection.script.puts)
-    # As at the end of asyncio.run().
-    for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        if "close" in repr(task):
-            task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    with pytest.raises(bmq.PostError):
-        await pending
-    assert session.state is bmq.SessionState.CLOSED
-    await eventually(lambda: peer.connection.transport is None)
-
-
 async def test_all_waits_end_with_the_session(peer: Peer) -> None:
+    async def drained(items: AsyncIterable[Any]) -> list[Any]:
+        return [item async for item in items]
+
     session = await bmq.connect(peer.uri, max_unacked_messages=1)
     queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
     consumer = await queue.subscribe("x > 1")
     peer.hold |= {"PUT", "OpenQueue"}
-    events = session.events()
-    waiting = [
-        asyncio.ensure_future(each)
-        for each in (
-            queue.post(b"1"),
-            queue.post(b"2"),  # waits for room
-            queue.receive(),
-            consumer.receive_many(),
-            session.open_queue("bmq://bmq.test.mem.priority/other", write=True),
-            queue.post_many([b"3", b"4"]),
-        )
+    waits = [
+        (queue.post(b"1"), bmq.PostError),
+        (queue.post(b"2"), bmq.SessionClosed),  # waits for room
+        (queue.receive(), bmq.QueueClosed),
+        (consumer.receive_many(), bmq.QueueClosed),
+        (session.open_queue(URI + "2", write=True), bmq.SessionClosed),
+        (queue.post_many([b"3", b"4"]), bmq.SessionClosed),
     ]
-    loops = [asyncio.ensure_future(_drain(each)) for each in (queue, consumer.batches(), events)]
+    waiting = [asyncio.ensure_future(wait) for wait, _ in waits]
+    loops = [asyncio.ensure_future(drained(each)) for each in (queue, consumer.batches(), session.events())]
     await eventually(lambda: "OpenQueue" in peer.log[2:])
     await session.close(timeout=0.05)
     async with asyncio.timeout(20):
         results = await asyncio.gather(*waiting, return_exceptions=True)
         collected = await asyncio.gather(*loops)
-    expected = (
-        bmq.PostError,
-        bmq.SessionClosed,
-        bmq.QueueClosed,
-        bmq.QueueClosed,
-        bmq.SessionClosed,
-        bmq.SessionClosed,
-    )
-    assert [type(result) for result in results] == list(expected)
+    assert [type(result) for result in results] == [error for _, error in waits]
     assert collected[0] == collected[1] == []
     assert collected[2][-1] == Disconnected("")
 
 
-async def _drain(items: object) -> list[object]:
-    return [item async for item in items]  # type: ignore[attr-defined]
-
-
-# queues
-
-
 async def test_messages_arriving_at_a_closing_queue_return_unseen(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
+    async with opened(peer, read=True, default_subscription=True, write=True) as (session, queue):
         peer.hold.add("PUT")
         pending = queue.post_nowait(b"1")
         closing = asyncio.ensure_future(queue.close())
@@ -229,31 +190,28 @@ async def test_messages_arriving_at_a_closing_queue_return_unseen(peer: Peer) ->
         await pending
 
 
-async def _receiving(queue: bmq.Queue) -> AsyncIterator[bytes]:
-    """A typical generator: confirms each message after the loop has handled it."""
-    async for message in queue:
-        async with message:
-            yield message.data
-
-
-async def _break_out_of(queue: bmq.Queue) -> None:
-    async for _ in _receiving(queue):
-        break
-
-
 @pytest.mark.parametrize("kind", ["a generator broken out of", "a block never left"])
 async def test_a_message_left_in_a_task_that_has_ended_does_not_hold_up_closing(
     peer: Peer, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
+    async with opened(peer, read=True, default_subscription=True) as (_, queue):
+
+        async def received() -> AsyncIterator[bytes]:
+            """A typical generator: confirms each message after the loop has handled it."""
+            async for message in queue:
+                async with message:
+                    yield message.data
+
+        async def leave() -> None:
+            if kind == "a generator broken out of":
+                await anext(received())
+            else:
+                await (await queue.receive()).__aenter__()
+
         tasks: list[weakref.ref[asyncio.Task[Any]]] = []
         for number in range(1, 200):
             peer.connection.push(number)
-            if kind == "a generator broken out of":
-                task: asyncio.Task[Any] = asyncio.create_task(_break_out_of(queue))
-            else:
-                task = asyncio.create_task((await queue.receive()).__aenter__())
+            task = asyncio.create_task(leave())
             tasks.append(weakref.ref(task))
             await task
             del task
@@ -267,8 +225,7 @@ async def test_a_message_left_in_a_task_that_has_ended_does_not_hold_up_closing(
 
 
 async def test_closing_continues_when_the_task_with_a_message_ends(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
+    async with opened(peer, read=True, default_subscription=True) as (_, queue):
         peer.connection.push(1)
         go = asyncio.Event()
 
@@ -290,8 +247,7 @@ async def test_closing_continues_when_the_task_with_a_message_ends(peer: Peer) -
 async def test_draining_session_accepts_posts_of_handlers_and_opens_no_queue(
     broker: bmq.broker.Broker,
 ) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+    async with opened(broker, read=True, write=True) as (session, queue):
         await queue.post(b"1")
         async with await queue.receive(timeout=30):
             closing = asyncio.create_task(session.close())
@@ -304,22 +260,6 @@ async def test_draining_session_accepts_posts_of_handlers_and_opens_no_queue(
         assert session.state is bmq.SessionState.CLOSED
         with pytest.raises(bmq.SessionClosed):
             queue.post_nowait(b"3")
-
-
-async def test_a_connection_that_is_lost_while_a_session_drains_is_restored(
-    broker: bmq.broker.Broker,
-) -> None:
-    async with FaultProxy(broker.uri) as proxy, bmq.connect(proxy.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        await queue.post(b"1")
-        async with await queue.receive(timeout=30):
-            closing = asyncio.create_task(session.close())
-            await eventually(lambda: session.state is bmq.SessionState.DRAINING)
-            proxy.cut()
-            await eventually(lambda: session.state is bmq.SessionState.DRAINING_LOST)
-            await eventually(lambda: session.state is bmq.SessionState.DRAINING)
-            await queue.post(b"2")
-        assert (await closing).clean
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

@@ -1,31 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first connection: addresses, deadlines, retries, and servers that are not brokers."""
+"""Connecting: addresses, options, retries, other servers, and several addresses of which some are silent."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
 import contextlib
+import itertools
+import socket
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any, cast
 
 import pytest
 
 import bmq
 from bmq._version import __version__
+from bmq.client import dialer as _dialer
+from bmq.client.address import Address
+from bmq.client.dialer import Dialer
+from bmq.events import ConnectionLost, Reconnecting, SessionEvent, StateRestored
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from tests.fakes.broker import Peer
 from tests.ports import reserved_port
 from tests.sweeps import sweep
+from tests.waiting import eventually
+
+URI = "bmq://bmq.test.mem.priority/q"
+PASSWORD = bmq.Credentials.basic("user", "hunter2")
+AT_ONCE: dict[str, Any] = {"reconnect_delays": lambda: itertools.repeat(0.0)}
 
 
 @pytest.fixture
-def closed_port() -> Iterator[Callable[[], int]]:
-    """Ports that refuse connections, and stay reserved until the end of the test."""
-    with contextlib.ExitStack() as held:
-        yield lambda: held.enter_context(reserved_port())
+def closed() -> Iterator[str]:
+    """An address where nobody listens."""
+    with reserved_port() as port:
+        yield f"tcp://127.0.0.1:{port}"
 
 
 @sweep("host", ["no.such.host.invalid", "a..b", "x" * 64 + ".invalid", "ü" * 64 + ".invalid"])
@@ -59,59 +71,38 @@ async def test_connect_is_bound_to_a_loop_by_the_first_await(peer: Peer) -> None
         assert session.state is bmq.SessionState.STARTED
 
 
-@pytest.mark.parametrize(
-    "greeting",
+@sweep(
+    "greeting, error",
     [
-        b"SSH-2.0-OpenSSH_9.6\r\n",
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        bytes(100),
-        pack_event_header(0x7FFFFFFF, EventType.CONTROL),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "does not behave like a BlazingMQ broker"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not behave like a BlazingMQ broker"),
+        (bytes(100), "does not behave like a BlazingMQ broker"),
+        (pack_event_header(0x7FFFFFFF, EventType.CONTROL), "does not behave like a BlazingMQ broker"),
+        (pack_event_header(HEADER_SIZE, EventType.ACK), r"EventHeader\.type: the handshake expects CONTROL"),
     ],
 )
-async def test_other_servers_are_recognised(peer: Peer, greeting: bytes) -> None:
-    peer.greeting = greeting
-    with pytest.raises(bmq.ConnectionFailed, match="does not behave like a BlazingMQ broker"):
-        await bmq.connect(peer.uri)
-
-
 @pytest.mark.statement("4.32")
-async def test_an_unexpected_answer_is_named(peer: Peer) -> None:
-    peer.greeting = pack_event_header(HEADER_SIZE, EventType.ACK)
-    with pytest.raises(bmq.ConnectionFailed, match=r"EventHeader\.type: the handshake expects CONTROL"):
+async def test_other_servers_are_recognised(peer: Peer, greeting: bytes, error: str) -> None:
+    peer.greeting = greeting
+    with pytest.raises(bmq.ConnectionFailed, match=error):
         await bmq.connect(peer.uri)
 
 
-# several addresses
-
-
-# retrying
-
-
-async def test_attempts_end_with_their_delays(closed_port: Callable[[], int]) -> None:
-    uri = f"tcp://127.0.0.1:{closed_port()}"
+async def test_attempts_end_with_their_delays(closed: str) -> None:
     with pytest.raises(bmq.ConnectionFailed, match="no more attempts"):
-        await bmq.connect(uri, retry_first_connect=True, reconnect_delays=lambda: iter([0.0, 0.0]))
+        await bmq.connect(closed, retry_first_connect=True, reconnect_delays=lambda: iter([0.0, 0.0]))
 
 
-async def test_predicate_decides_which_errors_are_retried(closed_port: Callable[[], int]) -> None:
+async def test_predicate_decides_which_errors_are_retried(closed: str) -> None:
     seen: list[BaseException] = []
 
     def is_retryable(error: BaseException) -> bool:
         seen.append(error)
         return len(seen) < 3
 
-    uri = f"tcp://127.0.0.1:{closed_port()}"
     with pytest.raises(bmq.ConnectionFailed):
-        await bmq.connect(
-            uri,
-            retry_first_connect=True,
-            reconnect_delays=lambda: iter([0.0] * 100),
-            is_retryable=is_retryable,
-        )
+        await bmq.connect(closed, retry_first_connect=True, is_retryable=is_retryable, **AT_ONCE)
     assert len(seen) == 3
-
-
-# the environment, the options
 
 
 async def test_a_program_without_an_address_uses_the_environment_variable(
@@ -126,11 +117,10 @@ async def test_a_program_without_an_address_uses_the_environment_variable(
 
 
 async def test_failure_names_the_environment_variable_of_the_address(
-    monkeypatch: pytest.MonkeyPatch, closed_port: Callable[[], int]
+    monkeypatch: pytest.MonkeyPatch, closed: str
 ) -> None:
-    uri = f"tcp://127.0.0.1:{closed_port()}"
-    monkeypatch.setenv("BMQ_BROKER_URI", uri)
-    with pytest.raises(bmq.ConnectionFailed, match=f"{uri}.*the address comes from BMQ_BROKER_URI") as caught:
+    monkeypatch.setenv("BMQ_BROKER_URI", closed)
+    with pytest.raises(bmq.ConnectionFailed, match=f"{closed}.*address comes from BMQ_BROKER_URI") as caught:
         await bmq.connect()
     assert caught.value.retryable
 
@@ -138,26 +128,26 @@ async def test_failure_names_the_environment_variable_of_the_address(
 def test_a_list_with_and_without_tls_is_refused_with_credentials() -> None:
     """Otherwise, who blocks the port with TLS would receive the password from the next address."""
     with pytest.raises(bmq.InvalidURI, match="must all be tcps://, or all tcp://"):
-        bmq.connect("tcps://a,tcp://b", credentials=bmq.Credentials.basic("user", "hunter2"))
+        bmq.connect("tcps://a,tcp://b", credentials=PASSWORD)
     bmq.connect("tcps://a,tcp://b")
 
 
 @pytest.mark.parametrize(
-    ("uri", "options", "warned"),
+    ("uri", "credentials", "warned"),
     [
-        ("tcp://far.example:1", {"credentials": bmq.Credentials.basic("user", "hunter2")}, True),
-        ("tcp://near.example,tcp://far.example:1", {"credentials": bmq.Credentials.anonymous}, True),
-        ("tcps://far.example:1", {"credentials": bmq.Credentials.basic("user", "hunter2")}, False),
-        ("tcp://far.example:1", {"credentials": bmq.Credentials.anonymous()}, False),
-        ("tcp://far.example:1", {}, False),
-        ("tcp://127.0.0.1:1", {"credentials": bmq.Credentials.basic("user", "hunter2")}, False),
-        ("tcp://[::1]:1,tcp://localhost", {"credentials": bmq.Credentials.basic("user", "hunter2")}, False),
+        ("tcp://far.example:1", PASSWORD, True),
+        ("tcp://near.example,tcp://far.example:1", bmq.Credentials.anonymous, True),
+        ("tcps://far.example:1", PASSWORD, False),
+        ("tcp://far.example:1", bmq.Credentials.anonymous(), False),
+        ("tcp://far.example:1", None, False),
+        ("tcp://127.0.0.1:1", PASSWORD, False),
+        ("tcp://[::1]:1,tcp://localhost", PASSWORD, False),
     ],
 )
 def test_credentials_without_tls_cause_a_warning(
-    caplog: pytest.LogCaptureFixture, uri: str, options: dict[str, Any], warned: bool
+    caplog: pytest.LogCaptureFixture, uri: str, credentials: Any, warned: bool
 ) -> None:
-    bmq.connect(uri, **options)
+    bmq.connect(uri, credentials=credentials)
     assert ("credentials are sent to tcp://far.example:1 unencrypted" in caplog.text) is warned
     assert bool(caplog.text) is warned
     assert "hunter2" not in caplog.text
@@ -182,22 +172,242 @@ def test_invalid_options_are_refused_at_once(option: str, value: object) -> None
         bmq.connect("tcp://localhost", **{option: value})  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("prefix", "sent"),
-    [
-        ("", f"bmq-py:{__version__}"),
-        ("orders/1.2", f"orders/1.2 bmq-py:{__version__}"),
-        ("a" * 127, "a" * 127 + f" bmq-py:{__version__}"),
-    ],
-)
-async def test_user_agent_stands_before_the_name_of_the_client(peer: Peer, prefix: str, sent: str) -> None:
+@sweep("prefix", ["", "orders/1.2", "a" * 127])
+async def test_user_agent_stands_before_the_name_of_the_client(peer: Peer, prefix: str) -> None:
     async with bmq.connect(peer.uri, user_agent=prefix):
         identity = peer.connection.script.identity
     assert identity is not None
-    assert identity.user_agent == sent
+    assert identity.user_agent == f"{prefix} bmq-py:{__version__}".strip()
 
 
 @sweep("odd", ["a" * 128, "tab\t", "\u00e9t\u00e9", "line\n", b"orders", None])
 def test_user_agents_that_a_broker_cannot_show_are_refused(odd: object) -> None:
     with pytest.raises(bmq.UsageError, match="user_agent must"):
         bmq.connect("tcp://127.0.0.1:1", user_agent=odd)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent address costs a short head start."""
+    monkeypatch.setattr(_dialer, "_HEAD_START", 0.05)
+
+
+@contextlib.asynccontextmanager
+async def peers(count: int, *hung: int) -> AsyncIterator[tuple[str, list[Peer]]]:
+    """The addresses of brokers, and the brokers; some accept connections and stay silent."""
+    async with AsyncExitStack() as stack:
+        found = [await stack.enter_async_context(Peer()) for _ in range(count)]
+        for index in hung:
+            found[index].hold |= {"clientIdentity", "authenticationRequest", "HEARTBEAT_REQ"}
+        yield ",".join(peer.uri for peer in found), found
+
+
+def all_closed(some: list[Peer]) -> bool:
+    return all(each.transport is None for peer in some for each in peer.connections)
+
+
+class Listener:
+    """A port with a scripted reaction to each connection; silent by default."""
+
+    def __init__(self, then: Callable[[asyncio.Transport], None] = lambda _: None) -> None:
+        self._then = then
+        self.transports: list[asyncio.Transport] = []
+        self.open = 0
+
+    async def __aenter__(self) -> Listener:
+        outer = self
+
+        class Scripted(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                known = cast("asyncio.Transport", transport)
+                outer.transports.append(known)
+                outer.open += 1
+                outer._then(known)
+
+            def connection_lost(self, exc: Exception | None) -> None:
+                outer.open -= 1
+
+        self._server = await asyncio.get_running_loop().create_server(Scripted, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for transport in self.transports:
+            transport.abort()
+        await eventually(lambda: not self.open)
+
+
+def reset(transport: asyncio.Transport) -> None:
+    raw = transport.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    transport.abort()
+
+
+@pytest.mark.usefixtures("quick")
+@sweep("hung", [(0,), (0, 1), (1,), (0, 2)])
+async def test_silent_brokers_do_not_delay_an_answering_broker(
+    hung: tuple[int, ...],
+) -> None:
+    async with peers(3, *hung) as (uri, some):
+        async with bmq.connect(uri, connect_timeout=30) as session:
+            first = next(peer for index, peer in enumerate(some) if index not in hung)
+            assert session.address == first.uri
+            assert session.health().ready
+            assert first.log == ["clientIdentity"]
+        await eventually(lambda: all_closed(some))
+
+
+@pytest.mark.usefixtures("quick")
+async def test_of_two_simultaneous_answers_one_connection_is_used() -> None:
+    async with peers(2, 0, 1) as (uri, some):
+        connecting = asyncio.ensure_future(bmq.connect(uri).__aenter__())
+        await eventually(lambda: all(peer.connections and peer.log for peer in some))
+        for peer in some:
+            peer.answer("clientIdentity")
+        session = await connecting
+        await eventually(lambda: sum(peer.connection.transport is not None for peer in some) == 1)
+        queue = await session.open_queue(URI, write=True)
+        await queue.post(b"1")
+        assert sum(len(peer.posted) for peer in some) == 1
+        await session.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_refusal_ends_the_round_although_another_address_may_still_answer() -> None:
+    async with peers(2, 0) as (uri, some):
+        some[1].refuse.add("clientIdentity")
+        with pytest.raises(bmq.NegotiationError, match="go away"):
+            await bmq.connect(uri)
+        await eventually(lambda: all_closed(some))
+
+
+FAILURES: dict[str, Callable[[asyncio.Transport], None]] = {
+    "silent": lambda _: None,
+    "closes": lambda transport: transport.close(),
+    "resets": reset,
+    "garbage": lambda transport: transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+}
+
+
+@pytest.mark.usefixtures("quick")
+@sweep("what", FAILURES)
+@sweep("scheme", ["tcp", "tcps"])
+async def test_next_address_is_used_after_any_failure(what: str, scheme: str) -> None:
+    async with Listener(FAILURES[what]) as listener, Peer() as peer:
+        uri = f"{scheme}://127.0.0.1:{listener.port},{peer.uri}"
+        async with bmq.connect(uri, connect_timeout=30) as session:
+            assert session.address == peer.uri
+        await eventually(lambda: listener.open == 0 or what == "garbage")
+
+
+@pytest.mark.usefixtures("quick")
+async def test_silent_name_server_is_skipped(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Dialer._resolve
+
+    async def resolve(self: Dialer, address: Address) -> list[str]:
+        if address.host == "hangs.example":
+            await asyncio.get_running_loop().create_future()
+        return await real(self, address)
+
+    monkeypatch.setattr(Dialer, "_resolve", resolve)
+    async with bmq.connect(f"tcp://hangs.example:1,{peer.uri}") as session:
+        assert session.address == peer.uri
+    with pytest.raises(bmq.ConnectionFailed, match=r"hangs\.example was not resolved within"):
+        await bmq.connect("tcp://hangs.example:1", connect_timeout=0.02)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_the_addresses_of_a_name_are_tried_in_parallel(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Listener() as listener:
+
+        async def resolve(_: Dialer, _address: Address) -> list[str]:
+            return ["127.0.0.1", "127.0.0.1", "127.0.0.2"]
+
+        monkeypatch.setattr(Dialer, "_resolve", resolve)
+        async with bmq.connect(f"tcp://broker.example:{listener.port},{peer.uri}") as session:
+            assert session.address == peer.uri
+
+
+async def test_events_after_the_brokers_answer_are_kept(peer: Peer) -> None:
+    peer.hold.add("clientIdentity")
+    connecting = asyncio.ensure_future(bmq.connect(peer.uri).__aenter__())
+    await eventually(lambda: peer.connections and peer.log)
+    connection = peer.connection
+    connection.welcomed = True
+    connection.send(connection.script.welcome() + b"\0\0\0\x08\x4b\2\0\0" + b"\0\0\0")
+    session = await connecting
+    await eventually(lambda: "HEARTBEAT_RSP" in peer.log)
+    connection.send(b"\x08\x4b\2\0\0")  # the rest of another one
+    await eventually(lambda: peer.log.count("HEARTBEAT_RSP") == 2)
+    peer.hold.clear()
+    await session.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_after_a_loss_the_next_address_is_tried_at_once() -> None:
+    async with peers(3) as (uri, some):
+        happened: list[SessionEvent] = []
+        async with bmq.connect(uri, on_event=happened.append, **AT_ONCE) as session:
+            visited = [session.address]
+            for losses in range(1, 7):
+                next(peer for peer in some if peer.uri == session.address).cut()
+                await eventually(lambda n=losses: sum(isinstance(e, StateRestored) for e in happened) == n)
+                visited.append(session.address)
+        assert visited == [some[index % 3].uri for index in range(7)]
+        tried = [event.address for event in happened if isinstance(event, Reconnecting)]
+        assert tried == visited[1:]
+
+
+async def test_a_node_that_was_silent_is_tried_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_dialer, "_HEAD_START", 0.5)
+    async with peers(3) as (uri, some):
+        happened: list[SessionEvent] = []
+        async with bmq.connect(uri, on_event=happened.append, liveness=1.0, **AT_ONCE) as session:
+            some[0].hold |= {"HEARTBEAT_REQ", "clientIdentity"}
+            await eventually(lambda: session.stats().reconnects == 1 and session.health().ready)
+            assert session.address == some[1].uri
+            some[1].hold |= {"clientIdentity"}
+            some[1].cut()
+            await eventually(lambda: session.stats().reconnects == 2 and session.health().ready)
+            assert session.address == some[2].uri
+            assert len(some[0].connections) == 1, "nobody has asked the silent node again"
+            some[1].hold.clear()
+            some[2].cut()
+            await eventually(lambda: session.stats().reconnects == 3 and session.health().ready)
+            assert session.address == some[1].uri
+            lost = next(event for event in happened if isinstance(event, ConnectionLost))
+            assert "silent" in lost.reason
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+async def test_a_cancellation_at_any_turn_leaves_no_state(
+    how: str, closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The addresses refuse, hang at each stage, and answer."""
+    monkeypatch.setattr(_dialer, "_HEAD_START", 0.0)
+    async with Listener() as listener, peers(3, 0, 1) as (last, some):
+        some[1].hold = {"authenticationRequest"}
+        uri = f"{closed},tcps://127.0.0.1:{listener.port},{last}"
+        before = asyncio.all_tasks()
+        for turns in range(0, 42, 3):
+            connecting = bmq.connect(uri, credentials=bmq.Credentials.anonymous())
+            task = asyncio.ensure_future(connecting.__aenter__())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if how == "cancel" or connecting._session is None:
+                task.cancel()
+            else:
+                await connecting._session.close()
+            (outcome,) = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(outcome, bmq.Session):
+                await outcome.close()
+            else:
+                assert isinstance(outcome, asyncio.CancelledError | bmq.SessionClosed)
+            await asyncio.sleep(0)
+            assert asyncio.all_tasks() <= before
+        await eventually(lambda: all_closed(some) and listener.open == 0)
+        async with bmq.connect(uri, credentials=bmq.Credentials.anonymous()) as session:
+            assert session.address == some[2].uri

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of a session, and its start time."""
+"""The health of a session: its troubles, and links that are silent or slow."""
 
 from __future__ import annotations
 
 import itertools
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import pytest
 
@@ -16,8 +20,10 @@ from tests.waiting import eventually
 URI = "bmq://bmq.test.mem.priority/q"
 
 
-def is_recent(when: datetime) -> bool:
-    return timedelta(0) <= datetime.now(UTC) - when < timedelta(seconds=60)
+@asynccontextmanager
+async def connected(peer: Peer, **options: Any) -> AsyncIterator[bmq.Session]:
+    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001), **options) as session:
+        yield session
 
 
 async def test_a_session_is_ready_while_it_is_connected(peer: Peer) -> None:
@@ -25,7 +31,7 @@ async def test_a_session_is_ready_while_it_is_connected(peer: Peer) -> None:
     assert session.address == peer.uri
     health = session.health()
     assert (health.ready, health.degraded, health.troubles, str(health)) == (True, False, (), "ready")
-    assert is_recent(health.since)
+    assert timedelta(0) <= datetime.now(UTC) - health.since < timedelta(seconds=60)
     assert session.health().since == health.since
     await session.close()
     health = session.health()
@@ -34,7 +40,7 @@ async def test_a_session_is_ready_while_it_is_connected(peer: Peer) -> None:
 
 
 async def test_a_lost_connection_is_a_trouble_until_every_queue_is_reopened(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
+    async with connected(peer) as session:
         await session.open_queue(URI, read=True, default_subscription=True)
         ready = session.health()
         peer.hold |= {"clientIdentity", "OpenQueue"}
@@ -57,7 +63,7 @@ async def test_a_lost_connection_is_a_trouble_until_every_queue_is_reopened(peer
 
 
 async def test_queue_closed_by_a_failed_reopening_degrades_the_session_until_opened(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
+    async with connected(peer) as session:
         await session.open_queue(URI, write=True)
         peer.refuse.add("OpenQueue")
         peer.cut()
@@ -68,24 +74,15 @@ async def test_queue_closed_by_a_failed_reopening_degrades_the_session_until_ope
         assert str(session.health()) == "ready"
 
 
-def refuse_for_now(peer: Peer, *requests: str) -> None:
-    peer.refused_as = StatusCategory.E_NOT_READY
-    peer.refuse |= set(requests)
-
-
 @pytest.mark.parametrize("answered", [True, False], ids=["refused", "not answered"])
 @pytest.mark.parametrize("request_", ["OpenQueue", "ConfigureStream"])
 async def test_a_queue_that_cannot_be_reopened_yet_degrades_the_session(
     peer: Peer, request_: str, answered: bool
 ) -> None:
-    async with bmq.connect(
-        peer.uri, open_timeout=5 if answered else 0.05, reconnect_delays=lambda: itertools.repeat(0.001)
-    ) as session:
+    peer.refused_as = StatusCategory.E_NOT_READY
+    async with connected(peer, open_timeout=5 if answered else 0.05) as session:
         queue = await session.open_queue(URI, read=True, write=True, default_subscription=True, timeout=30.0)
-        if answered:
-            refuse_for_now(peer, request_)
-        else:
-            peer.hold.add(request_)
+        (peer.refuse if answered else peer.hold).add(request_)
         peer.cut()
         await eventually(lambda: session.health().degraded)
         assert session.health().ready
@@ -99,28 +96,68 @@ async def test_a_queue_that_cannot_be_reopened_yet_degrades_the_session(
 
 @pytest.mark.parametrize("leave", ["reopened", "closed"])
 async def test_sides_of_a_delayed_queue_are_reported_separately(peer: Peer, leave: str) -> None:
-    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.001)) as session:
+    peer.refused_as = StatusCategory.E_NOT_READY
+    async with connected(peer) as session:
         events = session.events()
         writing = await session.open_queue(URI, write=True)
         await session.open_queue(URI, read=True, default_subscription=True)
-        refuse_for_now(peer, "OpenQueue")
+        peer.refuse.add("OpenQueue")
         peer.cut()
-        delayed = 0
-        async for event in events:
-            delayed += isinstance(event, bmq.events.QueueReopenDelayed)
-            if delayed == 2:
-                break
+        for _ in range(2):
+            while not isinstance(await anext(events), bmq.events.QueueReopenDelayed):
+                pass
         if leave == "closed":
             await writing.close()
         else:
             # The reading side is refused for now at its second step.
             peer.refuse = {"ConfigureStream"}
-            async for event in events:
-                if isinstance(event, bmq.events.QueueReopened):
-                    break
+            while not isinstance(await anext(events), bmq.events.QueueReopened):
+                pass
         assert str(session.health()).startswith(f"degraded: {URI} could not be reopened yet")
         peer.refuse.clear()
         await eventually(lambda: str(session.health()) == "ready")
 
 
-# what stands still
+async def test_a_slow_application_does_not_drop_the_connection(peer: Peer) -> None:
+    async with connected(peer, liveness=0.2, max_buffered_messages=4) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        peer.connection.push(*range(10))
+        await eventually(lambda: session.health().degraded)
+        peer.hold.add("HEARTBEAT_REQ")
+        assert session.health().silent_seconds is None, "silence is not measured while nothing is read"
+        assert str(session.health()).startswith("degraded: the application does not keep up")
+        assert len(await queue.receive_many()) == 10
+        await eventually(lambda: session.stats().reconnects > 0)
+
+
+def option(session: bmq.Session, name: str) -> int | None:
+    transport = cast("Any", session._connection.channel)._transport
+    level = socket.SOL_SOCKET if name.startswith("SO_") else socket.IPPROTO_TCP
+    number = getattr(socket, name, None)
+    return None if number is None else transport.get_extra_info("socket").getsockopt(level, number)
+
+
+async def test_the_kernel_probes_follow_the_limit_while_the_session_reads(peer: Peer) -> None:
+    async with bmq.connect(peer.uri, liveness=30, max_buffered_messages=4) as session:
+        assert option(session, "SO_KEEPALIVE")
+        assert option(session, "TCP_KEEPIDLE") in (10, None)
+        assert option(session, "TCP_KEEPINTVL") in (10, None)
+        assert option(session, "TCP_KEEPCNT") in (3, None)
+        assert option(session, "TCP_USER_TIMEOUT") in (60_000, None)
+        queue = await session.open_queue(URI, read=True, default_subscription=True)
+        peer.connection.push(*range(10))
+        await eventually(lambda: option(session, "TCP_USER_TIMEOUT") in (0, None))
+        await queue.receive_many()
+        await eventually(lambda: option(session, "TCP_USER_TIMEOUT") in (60_000, None))
+    async with bmq.connect(peer.uri, liveness=None) as session:
+        assert option(session, "SO_KEEPALIVE")
+        assert option(session, "TCP_USER_TIMEOUT") in (0, None)
+
+
+async def test_a_platform_without_socket_options_is_supported(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT"):
+        monkeypatch.delattr(socket, name, raising=False)
+    async with bmq.connect(peer.uri) as session:
+        assert session.state is bmq.SessionState.STARTED

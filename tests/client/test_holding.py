@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session never holds more messages than its limits, for any consumer, and holding is cheap."""
+"""A session holds no more messages than its limits, however they are received, and holding is cheap."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import pytest
 
 import bmq
 from bmq.events import SessionEvent, SlowConsumer, SlowConsumerRecovered, UnclaimedMessages
+from bmq.protocol.client.queue import QueueState
 from bmq.wire.constants import Compression, EventType, PushFlags
 from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import encode_properties
+from tests.client.bench import URI, opened
+from tests.extras import TABLES
 from tests.fakes.broker import Peer, guid
 from tests.waiting import eventually
 from tests.wire.messages import push_message
 
-URI = "bmq://bmq.test.mem.priority/q"
 SIZE = 10_000
 #: No subscription ever had this id.
 UNKNOWN = 77_777
 
-
-# Each function returns a queue, and the id of a subscription without a consumer for its messages.
-
+#: Returns a queue, and the id of a subscription without a consumer for its messages.
 Departed = Callable[[Peer, bmq.Session], Awaitable[tuple[bmq.Queue, int]]]
 
 
@@ -98,13 +98,13 @@ def one_event(peer: Peer, messages: Iterable[tuple[int, int]]) -> bytes:
     return pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
 
 
-async def flood(peer: Peer, s_id: int, count: int) -> int:
+async def flood(peer: Peer, s_id: int, count: int, most: int = 1 << 20) -> int:
     """Send messages until all are sent or the client reads no more; return how many were sent."""
     transport = peer.connection.transport
     assert transport is not None
     sent = quiet = 0
     while sent < count and quiet < 200:
-        if transport.get_write_buffer_size() < 1 << 20:
+        if transport.get_write_buffer_size() < most:
             peer.connection.send(push(peer, s_id, *range(sent, sent + 20)))
             sent += 20
             quiet = 0
@@ -154,6 +154,26 @@ async def test_reading_resumes_without_a_consumer_and_keeps_no_more(
             assert (await consumer.receive(30)).data.strip() == b"5000"
 
 
+async def test_reading_pauses_though_the_broker_leaves_a_queue_unopened(peer: Peer) -> None:
+    limit = 1_000_000
+    async with opened(
+        peer, read=True, default_subscription=True, max_buffered_bytes=limit, open_timeout=30
+    ) as (session, queue):
+        s_id = peer.connection.s_ids[0]
+        # The connection is restored, but not the queue: an answer is pending.
+        peer.hold.add("OpenQueue")
+        peer.cut()
+        await eventually(lambda: session.stats().reconnects == 1 and "OpenQueue" in peer.log)
+        assert await flood(peer, s_id, 8000) < 8000, "the peer could send all it had"
+        assert session.stats().buffered_bytes < 2 * limit + (1 << 20)
+        # Taking the messages makes the answer behind them readable.
+        peer.answer("OpenQueue")
+        async with asyncio.timeout(20):
+            while queue.state is not QueueState.OPEN:
+                queue.receive_nowait()
+                await asyncio.sleep(0)
+
+
 async def test_loop_over_the_queue_receives_waiting_messages_before_the_brokers_answer(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue, s_id = await idle(peer, session)
@@ -180,7 +200,7 @@ async def test_held_messages_are_dropped_with_queue_and_connection(peer: Peer) -
 
 
 async def test_messages_without_a_consumer_are_counted_and_reported_once(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At arrival, after their consumer has left, and for a queue that is not open."""
     monkeypatch.setattr("bmq.client._subscriptions._MENTION_UNCLAIMED_AFTER", 0)
@@ -189,6 +209,7 @@ async def test_messages_without_a_consumer_are_counted_and_reported_once(
         queue, s_id = await idle(peer, session)
         peer.connection.send(push(peer, s_id, 1, 2))
         await eventually(lambda: happened.count(UnclaimedMessages(queue.uri, 2)))
+        await eventually(lambda: "holds 2 messages" in caplog.text)
         assert (queue.stats().unmatched, session.stats().unmatched) == (2, 2)
         async with queue.subscribe("exists(a) && a == 1"):
             assert queue.stats().unmatched == 2  # those that wait are not counted again
@@ -207,8 +228,7 @@ async def test_messages_without_a_consumer_are_counted_and_reported_once(
 @pytest.mark.parametrize("seed", range(6))
 async def test_line_is_in_order_of_delivery_for_messages_of_all_consumers(peer: Peer, seed: int) -> None:
     chance = random.Random(seed)
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True)
+    async with opened(peer, read=True) as (session, queue):
         leaving = await queue.subscribe("exists(a)")
         stale = peer.connection.s_ids[0]
         consumer = await queue.subscribe()
@@ -243,12 +263,8 @@ async def test_line_is_in_order_of_delivery_for_messages_of_all_consumers(peer: 
         assert (receive_limit.messages, receive_limit.bytes) == (0, 0)
 
 
-# The program has left a loop over the queue.
-
-
 async def test_filters_after_a_left_loop_receive_the_held_messages(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
+    async with opened(peer, read=True, default_subscription=True) as (session, queue):
         s_id = peer.connection.s_ids[0]
         take_in(session, b"".join(push(peer, s_id, n, size=0, x=n % 2) for n in range(1000)))
         async for message in queue:
@@ -264,29 +280,8 @@ async def test_filters_after_a_left_loop_receive_the_held_messages(peer: Peer) -
             assert (await odd.receive(30)).data == b"1001"
 
 
-async def test_restarted_loop_receives_the_unclaimed_messages(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("bmq.client._subscriptions._MENTION_UNCLAIMED_AFTER", 0)
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        take_in(session, push(peer, peer.connection.s_ids[0], *range(10), size=0))
-        assert (await queue.receive(30)).data == b"0"
-        async with queue.subscribe("exists(x)"):
-            assert queue.unclaimed == 9
-            await eventually(lambda: "holds 9 messages" in caplog.text)
-            got: list[int] = []
-            async for message in queue:
-                got.append(int(message.data))
-                if len(got) == 9:
-                    break
-            assert got == list(range(1, 10))
-            await eventually(lambda: len(queue.consumers) == 2)
-
-
 async def test_a_loop_that_waits_keeps_the_default_subscription(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True)
+    async with opened(peer, read=True) as (session, queue):
         receiving = asyncio.ensure_future(queue.receive(30))
         await eventually(lambda: queue.consumers)
         s_id = peer.connection.s_ids[0]
@@ -297,8 +292,7 @@ async def test_a_loop_that_waits_keeps_the_default_subscription(peer: Peer) -> N
 
 
 async def test_refused_filter_leaves_the_queue_unchanged(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
+    async with opened(peer, read=True, default_subscription=True) as (session, queue):
         s_id = peer.connection.s_ids[0]
         take_in(session, push(peer, s_id, 0, 1, 2, size=0, x=1))
         assert (await queue.receive(30)).data == b"0"
@@ -360,8 +354,7 @@ async def test_message_with_too_many_properties_goes_to_the_consumer_of_all_mess
 
 
 async def test_a_message_with_too_many_properties_is_never_discarded(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True)
+    async with opened(peer, read=True) as (session, queue):
         async with queue.subscribe("x == 2", discard_unmatched=True) as consumer:
             drained = peer.connection.script.s_ids[0][-1]
             take_in(session, compressed(1, drained, 1 << 20))
@@ -370,37 +363,33 @@ async def test_a_message_with_too_many_properties_is_never_discarded(peer: Peer)
             assert consumer.stats().confirmed == queue.stats().confirmed - 1
 
 
-async def posts_many(session: bmq.Session, output: bmq.Queue) -> None:
-    (await output.post_many([b"1", b"2"])).raise_for_failures()
-
-
-async def opens(session: bmq.Session, output: bmq.Queue) -> None:
-    await (await session.open_queue(f"{output.uri}-{random.random()}", write=True)).close()
-
-
-async def flushes(session: bmq.Session, output: bmq.Queue) -> None:
+async def flushes(output: bmq.Queue) -> None:
     output.post_nowait(b"1")
     await output.flush()
+
+
+async def opens(output: bmq.Queue) -> None:
+    await (await output.session.open_queue(f"{output.uri}-{random.random()}", write=True)).close()
 
 
 @pytest.mark.parametrize(
     "waits",
     [
-        pytest.param(lambda _, output: output.post(b"1"), id="post"),
-        pytest.param(lambda _, output: output.request(b"1"), id="request"),
-        *(posts_many, opens, flushes),
+        pytest.param(lambda output: output.post(b"1"), id="post"),
+        pytest.param(lambda output: output.post_many([b"1", b"2"]), id="post_many"),
+        pytest.param(lambda output: output.request(b"1"), id="request"),
+        *(opens, flushes),
     ],
 )
 async def test_waiting_handler_receives_its_answer_behind_any_number_of_messages(
     bmq_broker: bmq.broker.Broker,
-    waits: Callable[[bmq.Session, bmq.Queue], Awaitable[object]],
+    waits: Callable[[bmq.Queue], Awaitable[object]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bmq.client.receive_limit._STANDSTILL", 0.01)
-    output_uri = f"{URI}-output"
     app = bmq.App(bmq_broker.uri)
 
-    @app.responder(output_uri)
+    @app.responder(f"{URI}-output")
     async def answer(message: bmq.Message) -> bytes:
         return message.data
 
@@ -409,9 +398,60 @@ async def test_waiting_handler_receives_its_answer_behind_any_number_of_messages
         await queue.post_many(b"%d" % number for number in range(200))
         async with bmq.connect(bmq_broker.uri, max_buffered_messages=1) as session:
             inbox = await session.open_queue(URI, read=True)
-            output = await session.open_queue(output_uri, write=True)
+            output = await session.open_queue(f"{URI}-output", write=True)
             for _ in range(200):
                 async with asyncio.timeout(20), await inbox.receive() as message:
-                    await waits(session, output)
+                    await waits(output)
             assert message.data == b"199"
             assert session.stats().reconnects == 0
+
+
+LIMITS = {"max_unconfirmed_messages": 10, "max_unconfirmed_bytes": 20 * SIZE}
+
+
+async def _never(_message: bmq.Message) -> None:
+    await asyncio.Event().wait()
+
+
+async def _subscribed(queue: bmq.Queue) -> None:
+    async with queue.subscribe(**LIMITS):
+        await asyncio.Event().wait()
+
+
+async def _tables(queue: bmq.Queue) -> None:
+    async with queue.tables(**LIMITS) as tables:
+        await tables.receive(timeout=20)
+        await asyncio.Event().wait()
+
+
+async def _typed(queue: bmq.Queue) -> None:
+    async for _ in queue.typed(dict, codec="application/json"):
+        await asyncio.Event().wait()
+
+
+def handled(**options: Any) -> Callable[[bmq.Queue], Awaitable[None]]:
+    return lambda queue: bmq.consume(queue, _never, grace=0.0, concurrency=8, **options, **LIMITS)
+
+
+TAKERS: dict[str, Callable[[bmq.Queue], Awaitable[None]]] = {
+    "a consumer": _subscribed,
+    "handlers": handled(),
+    "lanes": handled(key=lambda message: message.guid),
+    "values": _typed,
+} | ({"tables": _tables} if TABLES else {})
+
+
+@pytest.mark.parametrize("taker", TAKERS)
+async def test_a_broker_that_ignores_the_limits_cannot_fill_the_memory(peer: Peer, taker: str) -> None:
+    limit = 500_000
+    async with opened(peer, read=True, max_buffered_bytes=limit) as (session, queue):
+        taking = asyncio.ensure_future(TAKERS[taker](queue))
+        try:
+            await eventually(lambda: peer.connection.s_ids)
+            assert await flood(peer, peer.connection.s_ids[0], 2000, 1 << 18) < 2000, "all 20 MB were read"
+            stats = session.stats()
+        finally:
+            taking.cancel()
+            await asyncio.wait([taking])
+        assert limit // 2 < stats.buffered_bytes < 3 * limit
+        assert stats.bytes_received < 3 * limit + LIMITS["max_unconfirmed_bytes"]

@@ -4,23 +4,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 import bmq
+from tests.client.bench import URI, opened
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
-URI = "bmq://bmq.test.mem.priority/q"
-
 
 class Noting(bmq.Interceptor):
-    """Records its calls, with its name."""
-
     def __init__(self, name: str = "", log: list[Any] | None = None) -> None:
         self.name = name
         self.log: list[Any] = [] if log is None else log
@@ -45,10 +42,17 @@ class Noting(bmq.Interceptor):
         return [entry[-1] for entry in self.log if entry[0] == what]
 
 
+@asynccontextmanager
+async def observed(
+    peer: Peer, *interceptors: bmq.Interceptor, read: bool = False
+) -> AsyncIterator[bmq.Queue]:
+    async with bmq.connect(peer.uri, interceptors=interceptors) as session:
+        yield await session.open_queue(URI, write=True, read=read, default_subscription=read)
+
+
 async def test_interceptors_see_post_many_in_batches(peer: Peer) -> None:
     noting = Noting()
-    async with bmq.connect(peer.uri, interceptors=[noting]) as session:
-        queue = await session.open_queue(URI, write=True)
+    async with observed(peer, noting) as queue:
         report = await queue.post_many([b"%d" % n for n in range(1200)])
         assert report.acknowledged == 1200
         posts = noting.seen("post")
@@ -60,22 +64,19 @@ async def test_interceptors_see_post_many_in_batches(peer: Peer) -> None:
 
 async def test_an_outcome_lists_the_failed_posts(peer: Peer) -> None:
     noting = Noting()
-    async with bmq.connect(peer.uri, interceptors=[noting]) as session:
-        queue = await session.open_queue(URI, write=True)
-        await queue.post_many([b"0"])
+    async with observed(peer, noting) as queue:
         peer.hold.add("PUT")
         posting = asyncio.ensure_future(queue.post_many([b"1", b"2", b"3"]))
         puts = (await eventually(lambda: peer.connection.script.puts and peer.connection)).script.puts
         peer.connection.send(peer.connection.script.ack([puts.pop(1)], bmq.AckStatus.LIMIT_BYTES))
         await eventually(lambda: queue.unacked == 2)
-        assert len(noting.seen("ack")) == 1  # it waits for all of them
+        assert noting.seen("ack") == []  # it waits for all of them
         peer.answer("PUT")
         report = await posting
-        outcome: bmq.interceptors.PostOutcome = noting.seen("ack")[-1]
+        (outcome,) = noting.seen("ack")
         assert (outcome.posted, outcome.acknowledged, outcome.error) == (3, 2, None)
-        assert [(each.index, each.error.status) for each in outcome.failures] == [
-            (1, bmq.AckStatus.LIMIT_BYTES)
-        ]
+        (failure,) = outcome.failures
+        assert (failure.index, failure.error.status) == (1, bmq.AckStatus.LIMIT_BYTES)
         assert [each.index for each in report.failures] == [1]
         peer.status = bmq.AckStatus.NOT_READY
         with pytest.raises(bmq.PostError):
@@ -87,8 +88,7 @@ async def test_an_outcome_lists_the_failed_posts(peer: Peer) -> None:
 
 async def test_interceptors_see_the_outcome_of_a_cancelled_post(peer: Peer) -> None:
     noting = Noting()
-    async with bmq.connect(peer.uri, interceptors=[noting]) as session:
-        queue = await session.open_queue(URI, write=True)
+    async with observed(peer, noting) as queue:
         peer.hold.add("PUT")
         posting = asyncio.ensure_future(queue.post(b"1"))
         await eventually(lambda: peer.connection.script.puts)
@@ -102,21 +102,18 @@ async def test_interceptors_see_the_outcome_of_a_cancelled_post(peer: Peer) -> N
 
 async def test_failed_posts_have_an_outcome(peer: Peer) -> None:
     noting = Noting()
-    async with bmq.connect(peer.uri, interceptors=[noting]) as session:
-        queue = await session.open_queue(URI, write=True)
-        with pytest.raises(bmq.InvalidPayload):
-            await queue.post(b"")
-        outcome: bmq.interceptors.PostOutcome = noting.seen("ack")[-1]
-        assert (outcome.posted, type(outcome.error)) == (0, bmq.InvalidPayload)
-        with pytest.raises(bmq.InvalidPayload):
-            await queue.post_many([b"1", b"2", b"", b"4"])
-        await queue.flush()
-        outcome = noting.seen("ack")[-1]
-        assert (outcome.posted, outcome.acknowledged, type(outcome.error)) == (2, 2, bmq.InvalidPayload)
-        assert peer.posted == [1, 2]
-        with pytest.raises(bmq.InvalidPayload):  # not even bytes: those before it are posted all the same
-            await queue.post_many([b"3", "4"])  # type: ignore[list-item]
-        await queue.flush()
+    async with observed(peer, noting) as queue:
+        for posting, posted in (
+            (queue.post(b""), 0),
+            (queue.post_many([b"1", b"2", b"", b"4"]), 2),
+            (queue.post_many([b"3", "4"]), 1),  # type: ignore[list-item]
+        ):
+            with pytest.raises(bmq.InvalidPayload):
+                await posting
+            await queue.flush()
+            outcome = noting.seen("ack")[-1]
+            assert (outcome.posted, outcome.acknowledged) == (posted, posted)
+            assert type(outcome.error) is bmq.InvalidPayload
         assert peer.posted == [1, 2, 3]
         assert len(noting.seen("post")) == len(noting.seen("ack")) == 3
         await queue.close()
@@ -132,8 +129,7 @@ async def test_an_interceptor_adds_properties(broker: bmq.broker.Broker) -> None
                 post.properties["trace"] = f"of {post.data.decode()}"
 
     mine: dict[str, Any] = {"a": 1}
-    async with bmq.connect(broker.uri, interceptors=[Adding()]) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+    async with opened(broker, read=True, write=True, interceptors=[Adding()]) as (_, queue):
         await queue.post(b"1", properties=mine, tags=["new"])
         await queue.post(b"2")
         await queue.post_many([bmq.PutMessage(b"3", mine), b"4"])
@@ -146,8 +142,7 @@ async def test_an_interceptor_adds_properties(broker: bmq.broker.Broker) -> None
 
 async def test_interceptors_see_messages_when_taken_and_confirmed(peer: Peer) -> None:
     noting = Noting()
-    async with bmq.connect(peer.uri, interceptors=[noting]) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
+    async with observed(peer, noting, read=True) as queue:
         peer.connection.push(1, 2, 3, 4, 5)
         await eventually(lambda: queue.stats().buffered_messages == 5)
         assert not noting.log
@@ -171,8 +166,7 @@ async def test_interceptors_see_messages_when_taken_and_confirmed(peer: Peer) ->
 
 async def test_several_interceptors_are_called_in_order_and_in_reverse(peer: Peer) -> None:
     log: list[Any] = []
-    async with bmq.connect(peer.uri, interceptors=[Noting("a", log), Noting("b", log)]) as session:
-        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
+    async with observed(peer, Noting("a", log), Noting("b", log), read=True) as queue:
         await queue.post(b"1")
         peer.connection.push(1)
         (await queue.receive()).confirm()
@@ -180,28 +174,6 @@ async def test_several_interceptors_are_called_in_order_and_in_reverse(peer: Pee
             *(("post", "a"), ("post", "b"), ("ack", "b"), ("ack", "a")),
             *(("receive", "a"), ("receive", "b"), ("confirm", "b"), ("confirm", "a")),
         ]
-
-
-async def test_interceptors_have_the_context_variables_of_the_caller(peer: Peer) -> None:
-    request: contextvars.ContextVar[str] = contextvars.ContextVar("request", default="none")
-    seen: list[str] = []
-
-    class Reading(bmq.Interceptor):
-        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> None:
-            seen.append(request.get())
-
-        def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
-            request.set("received")
-
-    async with bmq.connect(peer.uri, interceptors=[Reading()]) as session:
-        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
-        request.set("mine")
-        await queue.post(b"1")
-        await queue.post_many([b"2"])
-        assert seen == ["mine", "mine"]
-        peer.connection.push(1)
-        await queue.receive()
-        assert request.get() == "received"
 
 
 class Broken(bmq.Interceptor):
@@ -225,9 +197,7 @@ class BrokenAtTheEnd(bmq.Interceptor):
 
 async def test_a_failing_interceptor_is_logged_once(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     noting = Noting()
-    interceptors = [Broken(), noting, BrokenAtTheEnd()]
-    async with bmq.connect(peer.uri, interceptors=interceptors) as session:
-        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
+    async with observed(peer, Broken(), noting, BrokenAtTheEnd(), read=True) as queue:
         for number in (1, 3):
             await queue.post(b"1")
             assert (await queue.post_many([b"2"])).acknowledged == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,24 +13,21 @@ import pytest_asyncio
 
 import bmq
 from bmq.client.channel import Channel
-from bmq.events import SessionEvent, SlowConsumer, SlowConsumerRecovered
-from tests.certificates import Certificates, make_certificates
+from tests.certificates import make_certificates
 from tests.fakes.broker import Peer, guid
 from tests.waiting import eventually
 
 URI = "bmq://bmq.test.mem.priority/large"
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
-
-
 @pytest_asyncio.fixture(params=["tcp", "tcps"])
-async def any_peer(request: pytest.FixtureRequest, certificates: Certificates) -> AsyncIterator[Peer]:
-    secure = request.param == "tcps"
-    async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker") if secure else None) as peer:
-        yield peer
+async def session(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Peer, bmq.Session]]:
+    """A scripted broker, and a session with it."""
+    certificates = make_certificates(tmp_path) if request.param == "tcps" else None
+    context = certificates and certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")
+    trusted = certificates and certificates.context(ssl.Purpose.SERVER_AUTH)
+    async with Peer(context) as peer, bmq.connect(peer.uri, ssl=trusted) as session:
+        yield peer, session
 
 
 @pytest.fixture
@@ -44,10 +42,6 @@ def fills(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     monkeypatch.setattr(Channel, "fill", noting)
     return changes
-
-
-def options(peer: Peer, certificates: Certificates) -> dict[str, Any]:
-    return {"ssl": certificates.context(ssl.Purpose.SERVER_AUTH)} if peer.uri.startswith("tcps") else {}
 
 
 def payload(number: int, size: int) -> bytes:
@@ -75,22 +69,21 @@ async def check(consumer: bmq.Consumer, *messages: tuple[int, int]) -> None:
 
 
 async def test_messages_of_all_sizes_arrive_in_order(
-    any_peer: Peer, certificates: Certificates, fills: list[bool]
+    session: tuple[Peer, bmq.Session], fills: list[bool]
 ) -> None:
+    peer, connected = session
     sizes = [100, 1_000_000, 1_000_000, 300_000, 70_000, 20, 3_000_000, 5, 5_000_000, 1_000_000, 10, 10]
     sent = list(enumerate(sizes))
-    async with bmq.connect(any_peer.uri, **options(any_peer, certificates)) as session:
-        consumer = await reader(session)
-        any_peer.connection.send(*(event(any_peer, one) for one in sent))
-        await check(consumer, *sent)
-        assert fills[0]
-        # The next events are small.
-        any_peer.connection.send(event(any_peer, (20, 10)))
-        await check(consumer, (20, 10))
-        any_peer.connection.send(event(any_peer, (21, 10), (22, 10)))
-        await check(consumer, (21, 10), (22, 10))
-        assert not fills[-1]
-        assert session.stats().bytes_received > sum(sizes)
+    consumer = await reader(connected)
+    peer.connection.send(*(event(peer, one) for one in sent))
+    await check(consumer, *sent)
+    assert fills[0]
+    # The next events are small.
+    for some in ([(20, 10)], [(21, 10), (22, 10)]):
+        peer.connection.send(event(peer, *some))
+        await check(consumer, *some)
+    assert not fills[-1]
+    assert connected.stats().bytes_received > sum(sizes)
 
 
 async def test_a_connection_lost_within_a_large_event_loses_no_message(peer: Peer, fills: list[bool]) -> None:
@@ -105,29 +98,3 @@ async def test_a_connection_lost_within_a_large_event_loses_no_message(peer: Pee
         assert consumer.receive_nowait() is None, "half an event is no message"
         peer.connection.send(event(peer, (3, 10), (1, 10), (2, 2_000_000)))
         await check(consumer, (3, 10), (1, 10), (2, 2_000_000))
-
-
-async def test_reading_pauses_within_a_large_event(peer: Peer, fills: list[bool]) -> None:
-    seen: list[SessionEvent] = []
-    async with bmq.connect(peer.uri, max_buffered_bytes=1_000_000, on_event=seen.append) as session:
-        consumer = await reader(session)
-        sent = [(number, 400_000) for number in range(60)]
-        peer.connection.send(*(event(peer, one) for one in sent))
-        await eventually(lambda: any(isinstance(each, SlowConsumer) for each in seen))
-        assert fills
-        await check(consumer, *sent)
-        assert isinstance(seen[-1], SlowConsumerRecovered)
-
-
-async def test_an_event_beyond_the_limit_ends_the_connection(peer: Peer, fills: list[bool]) -> None:
-    """Also while the client receives into memory of its own."""
-    async with bmq.connect(peer.uri) as session:
-        consumer = await reader(session)
-        peer.connection.send(event(peer, (1, 500_000)))
-        await check(consumer, (1, 500_000))
-        peer.connection.send(b"\x7f\xff\xff\xff" + bytes(100))
-        await eventually(lambda: len(peer.connections) == 2 and 0 in peer.connection.s_ids)
-        assert fills[0]
-        await eventually(lambda: session.stats().reconnects == 1)
-        peer.connection.send(event(peer, (2, 500_000)))
-        await check(consumer, (2, 500_000))

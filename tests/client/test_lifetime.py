@@ -7,29 +7,26 @@ import asyncio
 import gc
 import subprocess
 import sys
-import textwrap
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
 
 import bmq
 from bmq.broker import Broker
+from tests.client.bench import URI, opened
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
-URI = "bmq://bmq.test.mem.priority/q"
-
-
-# never closed
-
 
 async def test_a_referenced_queue_keeps_its_session(peer: Peer) -> None:
-    queue = await (await bmq.connect(peer.uri)).open_queue(
-        URI, read=True, default_subscription=True, write=True
-    )
+    session = await bmq.connect(peer.uri)
+    queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
+    del session
     gc.collect()
     await queue.post(b"1")
     peer.connection.push(1)
@@ -75,16 +72,23 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
         from tests.fakes.broker import Peer
         from tests.waiting import eventually
         URI = "bmq://bmq.test.mem.priority/q"
+        async def connect(hold=()):
+            peer = Peer()
+            await peer.start()
+            peer.hold = set(hold)
+            return peer, await bmq.connect(peer.uri)
     """
-    program = textwrap.dedent(prelude) + textwrap.dedent(script)
-    return subprocess.run(
-        [sys.executable, "-W", "default::ResourceWarning", "-c", program],
+    done = subprocess.run(
+        [sys.executable, "-W", "default::ResourceWarning", "-c", dedent(prelude) + dedent(script)],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=100,  # a guard: a busy machine takes half a minute to start an interpreter
         check=False,
     )
+    assert done.returncode == 0, done.stderr
+    assert "Task was destroyed" not in done.stderr
+    return done
 
 
 @pytest.mark.parametrize("runner", ["asyncio.run", "bmq.run"])
@@ -92,32 +96,24 @@ def test_an_interpreter_with_an_open_session_ends_and_warns(runner: str) -> None
     done = run(f"""
         async def main():
             global session, queue
-            peer = Peer()
-            await peer.start()
-            session = await bmq.connect(peer.uri)
+            _, session = await connect()
             queue = await session.open_queue(URI, read=True, default_subscription=True)
 
         {runner}(main())
     """)
-    assert done.returncode == 0, done.stderr
     assert "was never closed" in done.stderr
     assert "Traceback" not in done.stderr
-    assert "Task was destroyed" not in done.stderr
 
 
 def test_a_closing_session_causes_no_resource_warning() -> None:
     done = run("""
         async def main():
-            peer = Peer()
-            await peer.start()
-            peer.hold.add("Disconnect")
-            session = await bmq.connect(peer.uri)
+            peer, session = await connect(["Disconnect"])
             closing = asyncio.ensure_future(session.close())
             await eventually(lambda: "Disconnect" in peer.log)
 
         asyncio.new_event_loop().run_until_complete(main())  # and nobody cancels what is left
     """)
-    assert done.returncode == 0, done.stderr
     assert "was never closed" not in done.stderr
 
 
@@ -125,10 +121,8 @@ def test_a_closing_session_causes_no_resource_warning() -> None:
 def test_leaving_the_loop_while_reconnecting_destroys_no_task(runner: str) -> None:
     done = run(f"""
         async def main():
-            peer = Peer()
-            await peer.start()
             global session
-            session = await bmq.connect(peer.uri)
+            peer, session = await connect()
             queue = await session.open_queue(URI, write=True)
             await peer.stop()
             post = asyncio.ensure_future(queue.post(b"1"))
@@ -137,43 +131,29 @@ def test_leaving_the_loop_while_reconnecting_destroys_no_task(runner: str) -> No
         {runner}(main())
         assert session.state is bmq.SessionState.CLOSED, session
     """)
-    assert done.returncode == 0, done.stderr
     # bmq.run waits for the outcome of the post, which this program ignores.
     assert ("PostError" in done.stderr) is (runner == "bmq.run")
     assert ("1 posts without outcome" in done.stderr) is (runner == "bmq.run")
-    assert "Task was destroyed" not in done.stderr
 
 
 def test_an_unstarted_session_causes_no_warning() -> None:
-    done = run("bmq.connect('tcp://localhost:1')")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert run("bmq.connect('tcp://localhost:1')").stderr == ""
 
 
-# one loop
+def in_another_loop(call: Callable[[], Any]) -> None:
+    """Make a call in a thread with its own loop."""
 
-
-def in_another_loop(call: object) -> BaseException | None:
-    """Run a coroutine function in a thread with its own loop; return its exception."""
-
-    def work() -> BaseException | None:
-        async def main() -> None:
-            result = call()  # type: ignore[operator]
-            if asyncio.iscoroutine(result) or asyncio.isfuture(result):
-                await result
-
-        try:
-            asyncio.run(main())
-        except BaseException as error:
-            return error
-        return None
+    async def main() -> None:
+        result = call()
+        if asyncio.iscoroutine(result) or asyncio.isfuture(result):
+            await result
 
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result(timeout=60)
+        pool.submit(asyncio.run, main()).result(timeout=60)
 
 
 async def test_every_call_refuses_another_event_loop(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
+    async with opened(peer, read=True, default_subscription=True, write=True) as (session, queue):
         peer.connection.push(1)
         message = await queue.receive(timeout=20)
         for call in (message.confirm, lambda: queue.post_nowait(b"1"), queue.receive_nowait):
@@ -200,13 +180,12 @@ async def test_every_call_refuses_another_event_loop(peer: Peer) -> None:
             lambda: session.set_trace(bmq.Trace.ON),
         ):
             for busy in (False, True):
-                if busy:
-                    # Data is about to be sent in this turn, as usual in a busy program.
-                    pending = queue.post_nowait(b"2")
-                error = in_another_loop(call)
-                assert isinstance(error, bmq.UsageError), (call, error)
-                assert "belong to the event loop" in str(error)
-            await pending
+                # Data is about to be sent in this turn, as usual in a busy program.
+                pending = queue.post_nowait(b"2") if busy else None
+                with pytest.raises(bmq.UsageError, match="belong to the event loop"):
+                    in_another_loop(call)
+                if pending is not None:
+                    await pending
         # No call had an effect: no post was stored, no message taken or confirmed, no queue closed.
         assert queue.unacked == 0
         assert set(peer.posted) == {2}
@@ -217,39 +196,21 @@ async def test_every_call_refuses_another_event_loop(peer: Peer) -> None:
         await eventually(lambda: len(peer.connection.script.confirms) == 1)
 
 
-THREADS = 4
-COUNT = 100
-
-
-async def exchange(uri: str, thread: int) -> list[tuple[bytes, dict[str, Any]]]:
-    """Post messages whose properties have many schemas, and return what arrives."""
+async def exchange(uri: str, thread: int) -> None:
+    """Post messages whose properties have many schemas, and compare what arrives."""
+    sent = [
+        (b"%d of %d" % (n, thread), {f"p{n % 7}": n, "thread": thread, "text": "t" * (n % 5)})
+        for n in range(100)
+    ]
     async with bmq.connect(uri) as session:
         queue = await session.open_queue(f"bmq://bmq.test.mem.priority/{thread}", read=True, write=True)
-        for number in range(COUNT):
-            queue.post_nowait(
-                b"%d of %d" % (number, thread),
-                properties={f"p{number % 7}": number, "thread": thread, "text": "t" * (number % 5)},
-            )
-        arrived: list[tuple[bytes, dict[str, Any]]] = []
-        async for message in queue:
-            arrived.append((message.data, dict(message.properties)))
-            message.confirm()
-            if len(arrived) == COUNT:
-                return arrived
-    raise AssertionError
+        for data, properties in sent:
+            queue.post_nowait(data, properties=properties)
+        for expected in sent:
+            async with await queue.receive(timeout=20) as message:
+                assert (message.data, dict(message.properties)) == expected
 
 
 async def test_sessions_in_threads_exchange_messages_unharmed() -> None:
     async with Broker() as broker:
-        uri = broker.uri
-        results = await asyncio.gather(
-            *(asyncio.to_thread(asyncio.run, exchange(uri, thread)) for thread in range(THREADS))
-        )
-    for thread, arrived in enumerate(results):
-        assert arrived == [
-            (
-                b"%d of %d" % (number, thread),
-                {f"p{number % 7}": number, "thread": thread, "text": "t" * (number % 5)},
-            )
-            for number in range(COUNT)
-        ]
+        await asyncio.gather(*(asyncio.to_thread(asyncio.run, exchange(broker.uri, n)) for n in range(4)))

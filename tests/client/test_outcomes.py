@@ -7,20 +7,17 @@ import asyncio
 import gc
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 import bmq
 from bmq.testing import BackgroundBroker
+from tests.client.bench import URI, opened
 from tests.fakes.broker import Peer
 from tests.sweeps import sweep
 from tests.waiting import eventually
-
-URI = "bmq://bmq.test.mem.priority/q"
-
-# timeouts
 
 
 @sweep("delay", [None, 60.0])
@@ -49,8 +46,7 @@ async def test_a_post_that_timed_out_is_posted_again_with_its_guid(delay: float 
 
 
 async def test_a_pending_post_is_found_by_its_guid(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, write=True)
+    async with opened(peer, write=True) as (_, queue):
         peer.hold.add("PUT")
         with pytest.raises(bmq.TimedOut) as timed_out:
             await queue.post(b"1", timeout=0.05)
@@ -63,9 +59,6 @@ async def test_a_pending_post_is_found_by_its_guid(peer: Peer) -> None:
         assert len(peer.log) - peer.log.index("PUT") == 1
 
 
-# exceptions
-
-
 def failing() -> Iterator[bytes]:
     yield from [b"%d" % number for number in range(700)]
     raise LookupError("the source has failed")
@@ -76,15 +69,10 @@ async def failing_later() -> AsyncIterator[bytes]:
         yield each
 
 
-def with_a_wrong_item() -> Iterator[Any]:
-    yield from [b"%d" % number for number in range(700)]
-    yield 5
-
-
 SOURCES: dict[str, Callable[[], Any]] = {
     "iterator": failing,
     "async iterator": failing_later,
-    "wrong item": with_a_wrong_item,
+    "wrong item": lambda: [*(b"%d" % number for number in range(700)), 5],
 }
 
 
@@ -99,8 +87,6 @@ async def test_a_source_that_raises_reports_the_outcomes_so_far(source: str, rat
         assert (report.posted, report.acknowledged, report.failures) == (700, 700, [])
         assert "the attribute report has the outcomes" in failed.value.__notes__[-1]
 
-
-# the end of a program
 
 PROGRAM = """
 import asyncio, sys, bmq
@@ -124,17 +110,18 @@ async def main():
 ENDS = [[], ["global", "raises"]]
 
 
+def program(start: str, broker_uri: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PROGRAM.format(start=start), broker_uri, *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == (3 if "raises" in arguments else 0)
+    return run
+
+
 @pytest.mark.parametrize("arguments", ENDS)
 def test_a_program_that_forgets_to_close_loses_no_post(
     bmq_background_broker: BackgroundBroker, arguments: list[str]
 ) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(start="bmq.run"), bmq_background_broker.uri, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (run.returncode, run.stderr) == (3 if "raises" in arguments else 0, "")
+    assert program("bmq.run", bmq_background_broker.uri, arguments).stderr == ""
     with bmq.blocking.connect(bmq_background_broker.uri) as session:
         queue = session.open_queue(URI, read=True)
         count = 0
@@ -155,19 +142,9 @@ async def test_posts_without_outcome_are_counted_at_the_end(
 ) -> None:
     """The broker acknowledges nothing; the program must end all the same, and say how many posts are left."""
     peer.hold.add("PUT")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        PROGRAM.format(start=start),
-        peer.uri,
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, err = await process.communicate()
-    assert process.returncode == (3 if "raises" in arguments else 0)
-    assert err.decode().count("500 posts without outcome") == 1, err
-    assert "never retrieved" not in err.decode()
+    run = await asyncio.to_thread(program, start, peer.uri, arguments)
+    assert run.stderr.count("500 posts without outcome") == 1, run.stderr
+    assert "never retrieved" not in run.stderr
 
 
 async def test_a_dropped_session_still_settles_its_posts(peer: Peer) -> None:
@@ -192,9 +169,49 @@ async def test_a_session_that_gives_up_counts_its_posts(peer: Peer, caplog: pyte
     posts = [queue.post_nowait(b"%d" % number) for number in range(3)]
     await eventually(lambda: peer.connection.script.puts)
     peer.cut()
-    assert all(
-        isinstance(each, bmq.PostError) for each in await asyncio.gather(*posts, return_exceptions=True)
-    )
+    outcomes = await asyncio.gather(*posts, return_exceptions=True)
+    assert [type(each) for each in outcomes] == [bmq.PostError] * 3
     await asyncio.sleep(0)
     (line,) = [each for each in caplog.records if each.levelname == "ERROR"]
     assert line.getMessage().endswith("; 3 posts without outcome")
+
+
+async def test_items_with_a_delay_wait_in_their_queue(broker: bmq.broker.Broker) -> None:
+    """Also from an asynchronous iterator, and seen by an interceptor; an illegal delay ends the call."""
+
+    async def items() -> AsyncIterator[bmq.PutMessage]:
+        for n in range(3000):
+            yield bmq.PutMessage(b"%d" % n, {"n": n}, delay=3600.0 if n % 3 == 1 else None)
+
+    async def some(queue: bmq.Queue, count: int) -> list[bmq.Message]:
+        found: list[bmq.Message] = []
+        while len(found) < count:
+            batch = await queue.receive_many(timeout=20)
+            batch.confirm()
+            found += batch
+        return found
+
+    seen: list[bytes] = []
+
+    class Watching(bmq.Interceptor):
+        def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> None:
+            seen.extend(post.data for post in posts)
+
+    for interceptors in ((), (Watching(),)):
+        async with bmq.connect(broker.uri, interceptors=interceptors) as session:
+            queue = await session.open_queue(f"{URI}{len(interceptors)}", read=True, write=True)
+            waiting = await session.open_queue(queue.delay_queue_uri, read=True)
+            report = await queue.post_many(items() if interceptors else [each async for each in items()])
+            assert (report.posted, report.acknowledged, report.failures) == (3000, 3000, [])
+            due = await some(waiting, 1000)
+            assert [message.data for message in due] == [b"%d" % n for n in range(3000) if n % 3 == 1]
+            assert {message.properties["bmq_destination"] for message in due} == {queue.uri}
+            assert due[0].properties["n"] == 1
+            now = await some(queue, 2000)
+            assert [message.data for message in now] == [b"%d" % n for n in range(3000) if n % 3 != 1]
+            assert len(seen) == 3000 * len(interceptors)
+            with pytest.raises(bmq.UsageError, match="delay"):
+                await queue.post_many([b"x", bmq.PutMessage(b"y", delay=-1.0), b"z"])
+            assert (await queue.receive(20)).data == b"x"
+            await queue.flush()
+            assert queue.receive_nowait() is None

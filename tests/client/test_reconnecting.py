@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lost connections: speed and order of the restoration, and the end of the attempts."""
+"""Lost connections, also because of the broker's data: the restoration, pauses, causes, and the end."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import repeat
 from typing import Any
 
 import pytest
 
 import bmq
-from bmq.events import (
-    Disconnected,
-    QueueReopenFailed,
-    Reconnecting,
-    SessionEvent,
-    StateRestored,
-)
-from tests.fakes.broker import Peer
+from bmq.client import dialer
+from bmq.client.address import violation_in
+from bmq.client.dialer import MOST_VIOLATIONS as MOST
+from bmq.events import Disconnected, QueueReopenFailed, Reconnecting, SessionEvent, StateRestored
+from tests.client.bench import URI, opened
+from tests.fakes.broker import Connection, Peer
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
-URI = "bmq://bmq.test.mem.priority/q"
+OTHER = "bmq://bmq.test.mem.priority/other"
 AT_ONCE: dict[str, Any] = {"reconnect_delays": lambda: itertools.repeat(0.001)}
 
 
@@ -41,6 +41,7 @@ async def _turns_until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.statement("4.31")
 async def test_restored_session_resumes_its_queues(peer: Peer) -> None:
     async with session_with_events(peer) as (session, happened):
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
@@ -58,23 +59,15 @@ async def test_restored_session_resumes_its_queues(peer: Peer) -> None:
         acks = await asyncio.gather(*pending)
         assert [bytes.fromhex(ack.guid) for ack in acks[:5]] == [put.guid for put in first]
         assert peer.posted == list(range(8))
-        names = [type(event).__name__ for event in happened]
-        assert names == [
-            "Connected",
-            "ConnectionLost",
-            "Reconnecting",
-            "Reconnected",
-            "QueueReopened",
-            "StateRestored",
-        ]
+        names = " ".join(type(event).__name__ for event in happened)
+        assert names == "Connected ConnectionLost Reconnecting Reconnected QueueReopened StateRestored"
         assert session.stats().reconnects == 1
 
 
 async def test_a_subscription_is_taken_back_without_waiting_for_a_broker_that_is_away() -> None:
     broker = bmq.broker.Broker()
     await broker.start()
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+    async with opened(broker, read=True, write=True) as (session, queue):
         one, other = await queue.subscribe("x == 1"), await queue.subscribe("x == 2")
         events = session.events()
         await broker.stop(graceful=False)
@@ -82,9 +75,8 @@ async def test_a_subscription_is_taken_back_without_waiting_for_a_broker_that_is
             await one.close()
         again = bmq.broker.Broker(port=broker.port)
         async with again:
-            async for event in events:
-                if isinstance(event, StateRestored):
-                    break
+            while not isinstance(await anext(events), StateRestored):
+                pass
             acks = [await queue.post(b"x", properties={"x": number}) for number in (1, 2)]
             message = await other.receive(timeout=20)
             assert message.guid == acks[1].guid
@@ -151,10 +143,7 @@ async def test_a_deadline_ends_the_attempts() -> None:
 
 @pytest.mark.parametrize("refused", ["clientIdentity", "authenticationRequest"])
 async def test_a_refusal_ends_the_attempts(peer: Peer, refused: str) -> None:
-    async with session_with_events(peer, credentials=bmq.Credentials("BASIC", b"a:b"), **AT_ONCE) as (
-        session,
-        _,
-    ):
+    async with bmq.connect(peer.uri, credentials=bmq.Credentials("BASIC", b"a:b"), **AT_ONCE) as session:
         peer.refuse.add(refused)
         peer.cut()
         await eventually(lambda: session.state is bmq.SessionState.CLOSED)
@@ -163,7 +152,7 @@ async def test_a_refusal_ends_the_attempts(peer: Peer, refused: str) -> None:
 async def test_failed_reopening_is_reported_to_users_of_the_queue_only(peer: Peer) -> None:
     async with session_with_events(peer, **AT_ONCE) as (session, happened):
         gone = await session.open_queue(URI, read=True, default_subscription=True, write=True)
-        other = await session.open_queue("bmq://bmq.test.mem.priority/other", write=True)
+        other = await session.open_queue(OTHER, write=True)
         receiving = asyncio.ensure_future(gone.receive())
         looping = asyncio.ensure_future(_collect(gone))
         flushing = asyncio.ensure_future(gone.flush())
@@ -195,32 +184,25 @@ async def _collect(queue: bmq.Queue) -> list[bytes]:
     return [message.data async for message in queue]
 
 
-async def test_closing_wins_over_reconnecting_at_every_stage() -> None:
-    for held in ("", "clientIdentity", "OpenQueue", "ConfigureStream"):
-        async with Peer() as peer:
-            session = await bmq.connect(peer.uri, **AT_ONCE)
-            await session.open_queue(URI, read=True, default_subscription=True)
-            if held:
-                peer.hold = {held}
-            else:
-                await peer.stop()
+@sweep("held", ["", "clientIdentity", "OpenQueue", "ConfigureStream"])
+async def test_closing_wins_over_reconnecting_at_every_stage(held: str) -> None:
+    async with Peer() as peer:
+        session = await bmq.connect(peer.uri, **AT_ONCE)
+        await session.open_queue(URI, read=True, default_subscription=True)
+        if held:
+            peer.hold = {held}
             peer.cut()
-            if held:
-                await eventually(lambda p=peer, h=held: len(p.connections) > 1 and h in p.log)
-            else:
-                await eventually(lambda s=session: s.state is bmq.SessionState.RECONNECTING)
-            async with asyncio.timeout(20):
-                report = await session.close(timeout=0.2)
-            assert session.state is bmq.SessionState.CLOSED
-            if held in ("", "clientIdentity"):
-                assert report.clean
-            await asyncio.sleep(0)  # the cancelled tasks run for the last time
-            assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing could bring it back to life"
-
-
-def _cancel_every_task() -> None:
-    for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        task.cancel()
+            await eventually(lambda: len(peer.connections) > 1 and held in peer.log)
+        else:
+            await peer.stop()
+            await eventually(lambda: session.state is bmq.SessionState.RECONNECTING)
+        async with asyncio.timeout(20):
+            report = await session.close(timeout=0.2)
+        assert session.state is bmq.SessionState.CLOSED
+        if held in ("", "clientIdentity"):
+            assert report.clean
+        await asyncio.sleep(0)  # the cancelled tasks run for the last time
+        assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing could bring it back to life"
 
 
 @pytest.mark.parametrize("turns", [0, 3], ids=["before its first step", "while it waits"])
@@ -232,10 +214,122 @@ async def test_cancelling_all_tasks_ends_the_session_without_hanging(peer: Peer,
     for _ in range(turns):
         await asyncio.sleep(0)
     pending = queue.post_nowait(b"1")
-    _cancel_every_task()
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
     async with asyncio.timeout(20):
         with pytest.raises(bmq.PostError):
             await pending
         with pytest.raises(bmq.SessionClosed, match="cancelled"):
             await queue.receive()
     await session.close()
+
+
+GARBAGE = b"\xff" * 8
+WHY = "fragmented events are not allowed"
+
+
+class Garbling(Peer):
+    """A broker that sends garbage as soon as a queue is open for reading."""
+
+    on = True
+
+    def accept(self) -> Connection:
+        connection = super().accept()
+        react = connection.react
+
+        def garble() -> None:
+            react()
+            if self.on and "ConnectionGarbled" not in connection.script.log and connection.s_ids:
+                connection.script.log.append("ConnectionGarbled")
+                connection.send(GARBAGE)
+
+        connection.react = garble  # type: ignore[method-assign]
+        return connection
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of thousandths of seconds."""
+    monkeypatch.setattr(dialer, "_VIOLATION_PAUSE", 0.001)
+    monkeypatch.setattr(dialer, "_LONGEST_VIOLATION_PAUSE", 0.01)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_useful_connection_ends_the_row_of_violations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialer, "USEFUL_SECONDS", 0.0)
+    async with Garbling() as peer, bmq.connect(peer.uri, reconnect_delays=lambda: repeat(0.0)) as session:
+        events = session.events()
+        opening = asyncio.ensure_future(session.open_queue(URI, read=True, default_subscription=True))
+        delays = {0.0}
+        while len(peer.connections) <= MOST:
+            event = await anext(events)
+            delays |= {event.delay} if isinstance(event, Reconnecting) else set()
+        assert delays == {0.0}
+        # A broker that stops sending garbage is used again.
+        peer.on = False
+        await opening
+        await eventually(lambda: session.health().ready)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_broker_that_sends_garbage_again_and_again_ends_the_session_with_the_cause() -> None:
+    async with Garbling() as peer:
+        peer.hold = {"PUT"}
+        async with session_with_events(peer, reconnect_delays=lambda: repeat(0.0)) as (session, happened):
+            writer = await session.open_queue(OTHER, write=True)
+            pending = writer.post_nowait(b"1")
+            opening = asyncio.ensure_future(session.open_queue(URI, read=True, default_subscription=True))
+            with pytest.raises(bmq.PostError, match=WHY) as caught:
+                await pending
+            assert violation_in(caught.value) is not None
+            with pytest.raises(bmq.Error, match=WHY) as failed:
+                await (await opening).receive()
+            assert violation_in(failed.value) is not None
+            last = happened[-1]
+            assert isinstance(last, Disconnected)
+            assert WHY in last.reason
+            assert f"{MOST} connections in a row" in last.reason
+            assert len(peer.connections) == MOST
+            pauses = [event.delay for event in happened if isinstance(event, Reconnecting)]
+            assert pauses == [0.0, 0.001, 0.002, 0.004, 0.008, 0.01, 0.01, 0.01, 0.01]
+            assert WHY in str(session.health())
+
+
+@pytest.mark.parametrize("sent", [GARBAGE, None], ids=["garbage", "cut"])
+async def test_without_reconnecting_every_error_has_the_reason(peer: Peer, sent: bytes | None) -> None:
+    why = "the broker closed the connection" if sent is None else WHY
+    async with session_with_events(peer, reconnect=False) as (session, happened):
+        writer = await session.open_queue(OTHER, write=True)
+        peer.hold = {"PUT", "OpenQueue"}
+        pending = writer.post_nowait(b"1")
+        opening = asyncio.ensure_future(session.open_queue(URI, read=True))
+        await eventually(lambda: len(peer.connection.script.requests) == 1)
+        if sent is None:
+            peer.cut()
+        else:
+            peer.connection.send(sent)
+        with pytest.raises(bmq.ConnectionFailed, match=why) as caught:
+            await opening
+        cause: Any = caught.value.__cause__
+        assert isinstance(cause, bmq.ConnectionFailed if sent is None else bmq.ProtocolError)
+        with pytest.raises(bmq.PostError, match=why):
+            await pending
+        with pytest.raises(bmq.SessionClosed, match=why):
+            await writer.post(b"2")
+        last = happened[-1]
+        assert isinstance(last, Disconnected)
+        assert why in last.reason
+
+
+async def test_a_post_that_expires_names_the_connection_that_failed(peer: Peer) -> None:
+    peer.open_options = {"dedup_ms": 50}
+    async with bmq.connect(peer.uri, reconnect_delays=lambda: iter([60.0])) as session:
+        queue = await session.open_queue(OTHER, write=True)
+        peer.hold = {"PUT"}
+        pending = queue.post_nowait(b"1")
+        await eventually(lambda: len(peer.connection.script.puts) == 1)
+        peer.connection.send(GARBAGE)
+        with pytest.raises(bmq.PostError, match=WHY) as caught:
+            await pending
+        assert caught.value.status is bmq.AckStatus.TIMEOUT
+        assert isinstance(caught.value.__cause__, bmq.ProtocolError)

@@ -50,9 +50,9 @@ def test_run_freezes_existing_objects_for_the_garbage_collector() -> None:
 
 def test_a_failure_restores_the_garbage_collector() -> None:
     async def main() -> None:
-        raise LookupError("of the application's")
+        raise LookupError
 
-    with pytest.raises(LookupError, match="of the application's"):
+    with pytest.raises(LookupError):
         bmq.run(main())
     assert gc.get_freeze_count() == 0
 
@@ -74,43 +74,37 @@ async def main():
         finally:
             print("leaving", session.state.value, flush=True)
 
-{run}
+try:
+    bmq.run(main())
+except KeyboardInterrupt:
+    print("interrupted")
 """
-QUIET = "try:\n    bmq.run(main())\nexcept KeyboardInterrupt:\n    print('interrupted')"
 
 
 @sweep("before", ["", "sys.modules['uvloop'] = None"])
-@sweep("number, status, last", [(signal.SIGTERM, 143, []), (signal.SIGINT, 0, ["interrupted"])])
+@sweep(
+    "number, times, status, last",
+    [
+        (signal.SIGTERM, 1, 143, []),
+        (signal.SIGINT, 1, 0, ["interrupted"]),
+        # Two at once count as one: nothing is raised in the middle of a transport's work.
+        (signal.SIGINT, 3, 0, ["interrupted"]),
+    ],
+)
 def test_a_signal_closes_the_session_without_a_traceback(
-    before: str, number: signal.Signals, status: int, last: list[str]
+    before: str, number: signal.Signals, times: int, status: int, last: list[str]
 ) -> None:
     program = subprocess.Popen(
-        [sys.executable, "-c", CONSUMER.format(before=before, run=QUIET)],
+        [sys.executable, "-c", CONSUMER.format(before=before)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert program.stdout is not None
     assert program.stdout.readline() == "waiting\n"
-    program.send_signal(number)
+    for _ in range(times):
+        program.send_signal(number)
     out, err = program.communicate(timeout=30)
-    assert err == ""
-    assert program.returncode == status
+    assert (err, program.returncode) == ("", status)
     assert out.splitlines() == [f"leaving {bmq.SessionState.STARTED.value}", *last]
-
-
-@pytest.mark.parametrize("before", ["", "sys.modules['uvloop'] = None"], ids=["uvloop", "asyncio"])
-def test_two_simultaneous_interrupts_count_as_one(before: str) -> None:
-    """Nothing is raised in the middle of a transport's work, wherever the loop is."""
-    program = subprocess.Popen(
-        [sys.executable, "-c", CONSUMER.format(before=before, run=QUIET)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert program.stdout is not None
-    assert program.stdout.readline() == "waiting\n"
-    for _ in range(3):
-        program.send_signal(signal.SIGINT)
-    out, err = program.communicate(timeout=30)
-    assert (err, program.returncode) == ("", 0)
-    assert out.splitlines() == [f"leaving {bmq.SessionState.STARTED.value}", "interrupted"]
 
 
 def test_a_later_interrupt_ends_a_hung_loop() -> None:

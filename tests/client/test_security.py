@@ -7,18 +7,19 @@ import asyncio
 import itertools
 import logging
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
 
 import bmq
 from bmq.broker import Authentication
 from bmq.testing import Simulation
 from tests.certificates import Certificates, make_certificates
+from tests.client.bench import URI, opened
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
 
-URI = "bmq://bmq.test.mem.priority/q"
 SECRET = "correct-horse-battery-staple"
 
 
@@ -29,13 +30,12 @@ def _no_secret_in_any_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert SECRET not in caplog.text
 
 
-# authentication
-
-
 async def test_basic_credentials_are_sent() -> None:
     async with bmq.broker.Broker(auth={"ann": SECRET}) as broker:
-        async with bmq.connect(broker.uri, credentials=bmq.Credentials.basic("ann", SECRET)) as session:
-            queue = await session.open_queue(URI, write=True)
+        async with opened(broker, write=True, credentials=bmq.Credentials.basic("ann", SECRET)) as (
+            _session,
+            queue,
+        ):
             await queue.post(b"1")
         with pytest.raises(bmq.AuthenticationError) as caught:
             await bmq.connect(broker.uri, credentials=bmq.Credentials.basic("ann", SECRET + "!"))
@@ -102,30 +102,26 @@ async def test_a_refused_renewal_reconnects_with_new_credentials(peer: Peer) -> 
 
 
 async def test_a_callable_that_fails_is_a_failed_attempt_and_is_asked_again(peer: Peer) -> None:
-    calls = 0
+    calls = itertools.count(1)
 
     async def credentials() -> bmq.Credentials:
-        nonlocal calls
-        calls += 1
-        if calls in (1, 3, 4):
+        if next(calls) in (1, 3, 4):
             raise TimeoutError("the vault is closed")
         return bmq.Credentials.basic("ann", SECRET)
 
     with pytest.raises(bmq.ConnectionFailed, match="credentials callable failed with TimeoutError") as caught:
         await bmq.connect(peer.uri, credentials=credentials)
     assert caught.value.retryable
-    async with bmq.connect(
-        peer.uri, credentials=credentials, reconnect_delays=lambda: itertools.repeat(0.001)
-    ) as session:
+    delays = itertools.repeat(0.001)
+    async with bmq.connect(peer.uri, credentials=credentials, reconnect_delays=lambda: delays) as session:
         peer.cut()
         await eventually(lambda: session.stats().reconnects == 1)
-        assert calls == 5
+        assert next(calls) == 6
 
 
 async def test_a_callable_that_never_answers_is_given_up(peer: Peer) -> None:
     async def credentials() -> bmq.Credentials:
-        await asyncio.Event().wait()
-        raise AssertionError
+        return await asyncio.Future()
 
     with pytest.raises(bmq.ConnectionFailed, match="did not answer"):
         await bmq.connect(peer.uri, credentials=credentials, connect_timeout=0.05)
@@ -137,28 +133,35 @@ async def test_invalid_credentials_are_refused_without_repeating_them(peer: Peer
     assert SECRET not in str(caught.value)
 
 
-# TLS
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
-async def test_tls_end_to_end(certificates: Certificates) -> None:
+@pytest_asyncio.fixture
+async def secure(certificates: Certificates) -> AsyncIterator[Peer]:
+    """A scripted broker behind TLS."""
     async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
-        assert peer.uri.startswith("tcps://")
-        context = certificates.context(ssl.Purpose.SERVER_AUTH)
-        async with bmq.connect(peer.uri, ssl=context) as session:
-            queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
-            report = await queue.post_many(bytes(10_000) for _ in range(500))
-            assert report.acknowledged == 500
-            peer.connection.push(*range(100), size=10_000)
-            assert len([await queue.receive(timeout=20) for _ in range(100)]) == 100
-            peer.cut()
-            await eventually(lambda: session.stats().reconnects == 1)
-            await queue.post(b"1")
-        await eventually(lambda: all(connection.transport is None for connection in peer.connections))
+        yield peer
+
+
+@pytest.fixture(scope="module")
+def trusting(certificates: Certificates) -> ssl.SSLContext:
+    return certificates.context(ssl.Purpose.SERVER_AUTH)
+
+
+async def test_tls_end_to_end(secure: Peer, trusting: ssl.SSLContext) -> None:
+    assert secure.uri.startswith("tcps://")
+    async with bmq.connect(secure.uri, ssl=trusting) as session:
+        queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
+        report = await queue.post_many(bytes(10_000) for _ in range(500))
+        assert report.acknowledged == 500
+        secure.connection.push(*range(100), size=10_000)
+        assert len([await queue.receive(timeout=20) for _ in range(100)]) == 100
+        secure.cut()
+        await eventually(lambda: session.stats().reconnects == 1)
+        await queue.post(b"1")
+    await eventually(lambda: all(connection.transport is None for connection in secure.connections))
 
 
 async def test_a_mismatch_of_tls_is_an_error_with_advice(certificates: Certificates) -> None:
@@ -170,31 +173,24 @@ async def test_a_mismatch_of_tls_is_an_error_with_advice(certificates: Certifica
             await bmq.connect(f"tcp://127.0.0.1:{broker.port}")
 
 
-async def test_an_unknown_authority_is_refused(certificates: Certificates) -> None:
-    async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
-        with pytest.raises(bmq.ConnectionFailed, match=r"(?i)certificate"):
-            await bmq.connect(peer.uri)
+async def test_authority_and_server_name_are_verified(secure: Peer, trusting: ssl.SSLContext) -> None:
+    with pytest.raises(bmq.ConnectionFailed, match=r"(?i)certificate"):
+        await bmq.connect(secure.uri)
+    async with bmq.connect(secure.uri, ssl=trusting, server_hostname="broker.example"):
+        pass
+    with pytest.raises(bmq.ConnectionFailed, match=r"(?i)hostname|certificate"):
+        await bmq.connect(secure.uri, ssl=trusting, server_hostname="somebody.else")
 
 
-async def test_the_server_name_is_verified_and_configurable(certificates: Certificates) -> None:
-    async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
-        context = certificates.context(ssl.Purpose.SERVER_AUTH)
-        async with bmq.connect(peer.uri, ssl=context, server_hostname="broker.example"):
-            pass
-        with pytest.raises(bmq.ConnectionFailed, match=r"(?i)hostname|certificate"):
-            await bmq.connect(peer.uri, ssl=context, server_hostname="somebody.else")
-
-
-async def test_a_client_certificate_is_sent(certificates: Certificates) -> None:
+async def test_a_client_certificate_is_sent(certificates: Certificates, trusting: ssl.SSLContext) -> None:
     server = certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")
     server.verify_mode = ssl.CERT_REQUIRED
+    own = certificates.context(ssl.Purpose.SERVER_AUTH, "client")
     async with Peer(server) as peer:
-        async with bmq.connect(
-            peer.uri, ssl=certificates.context(ssl.Purpose.SERVER_AUTH, "client")
-        ) as session:
+        async with bmq.connect(peer.uri, ssl=own) as session:
             await session.open_queue(URI, write=True)
             assert peer.connection.transport is not None
             seen = peer.connection.transport.get_extra_info("peercert")
             assert ("commonName", "client.example") in [pair for part in seen["subject"] for pair in part]
         with pytest.raises(bmq.ConnectionFailed):
-            await bmq.connect(peer.uri, ssl=certificates.context(ssl.Purpose.SERVER_AUTH))
+            await bmq.connect(peer.uri, ssl=trusting)

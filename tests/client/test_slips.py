@@ -17,11 +17,9 @@ import pytest
 
 import bmq
 from bmq.testing import BackgroundBroker, FaultProxy
+from tests.client.bench import URI, opened
 from tests.fakes.broker import Peer
 from tests.sweeps import sweep
-
-URI = "bmq://bmq.test.mem.priority/q"
-
 
 Holder = dataclasses.make_dataclass("Holder", ["held"])
 #: The ways to duplicate an object.
@@ -33,18 +31,15 @@ COPIES: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.mark.parametrize("way", COPIES)
+@sweep("way", COPIES)
 async def test_no_object_of_a_session_can_be_copied(peer: Peer, way: str) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        connecting = bmq.connect(peer.uri)
-        consumer = queue.subscribe("a == 1")
+    async with opened(peer, read=True, write=True) as (session, queue):
         peer.connection.push(1, 2)
         batch = await queue.receive_many()
         typed = queue.typed(dict)
-        live: list[object] = [connecting, session, queue, consumer, batch, batch[0], typed]
-        live += [typed.subscribe("a == 1"), queue.group("a"), bmq.App(peer.uri), bmq.broker.Broker()]
-        for each in live:
+        live: list[object] = [bmq.connect(peer.uri), session, queue, queue.subscribe("a == 1"), batch]
+        live += [batch[0], typed, typed.subscribe("a == 1"), queue.group("a")]
+        for each in (*live, bmq.App(peer.uri), bmq.broker.Broker()):
             with pytest.raises(bmq.UsageError, match="cannot be copied or pickled") as refused:
                 COPIES[way](each)
             assert "\n" not in str(refused.value)
@@ -54,18 +49,16 @@ async def test_no_object_of_a_session_can_be_copied(peer: Peer, way: str) -> Non
         await queue.post(b"1")  # the original is as before
 
 
-@pytest.mark.parametrize("way", COPIES)
-def test_no_object_of_a_blocking_session_can_be_copied(
-    bmq_background_broker: BackgroundBroker, way: str
-) -> None:
+def test_no_object_of_a_blocking_session_can_be_copied(bmq_background_broker: BackgroundBroker) -> None:
     with bmq.blocking.connect(bmq_background_broker.uri) as session:
         queue = session.open_queue(URI, read=True, write=True)
         posted = queue.post_nowait(b"1")
         message = queue.receive(timeout=10)
         consumer, typed = queue.subscribe("a == 1"), queue.typed(dict)
         for each in (session, queue, posted, message, consumer, typed, bmq_background_broker):
-            with pytest.raises(bmq.UsageError, match="cannot be copied or pickled"):
-                COPIES[way](each)
+            for copied in COPIES.values():
+                with pytest.raises(bmq.UsageError, match="cannot be copied or pickled"):
+                    copied(each)
         gc.collect()
         queue.post(b"2")
 
@@ -131,52 +124,40 @@ def attempt(function):
 """
 
 
-@pytest.fixture(params=["gevent", "eventlet"])
-def patched(request: pytest.FixtureRequest) -> Callable[[str], str]:
+def patched(package: str, program: str) -> str:
     """Run a program that replaces the threads of Python, and return the output."""
-
-    def run(program: str) -> str:
-        text = PATCHED.format(package=request.param, program=program)
-        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-        assert done.stderr == ""
-        return done.stdout.replace(request.param, "PACKAGE")
-
-    return run
+    text = PATCHED.format(package=package, program=program)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        "bmq.blocking.connect('tcp://localhost:1')",
-        "bmq.testing.BackgroundBroker().start()",
-        "bmq.run(asyncio.sleep(0))",
-    ],
-)
-def test_replaced_threads_have_one_event_loop(patched: Callable[[str], str], start: str) -> None:
+BLOCKING = ["bmq.blocking.connect('tcp://localhost:1')", "bmq.testing.BackgroundBroker().start()"]
+
+
+@pytest.mark.parametrize("package", ["gevent", "eventlet"])
+@sweep("start", [*BLOCKING, "bmq.run(asyncio.sleep(0))"])
+def test_replaced_threads_have_one_event_loop(package: str, start: str) -> None:
     program = f"""
 patch()
 import bmq, bmq.blocking, bmq.testing
 async def main(): attempt(lambda: {start})
 asyncio.run(main())
 """
-    assert patched(program).startswith(
-        "UsageError PACKAGE has replaced the threads of Python, and an event loop"
-    )
+    said = f"UsageError {package} has replaced the threads of Python, and an event loop"
+    assert patched(package, program).startswith(said)
 
 
-@pytest.mark.parametrize(
-    "start", ["bmq.blocking.connect('tcp://localhost:1')", "bmq.testing.BackgroundBroker().start()"]
-)
-def test_threads_replaced_after_the_import_are_named(patched: Callable[[str], str], start: str) -> None:
+@pytest.mark.parametrize("package", ["gevent", "eventlet"])
+@sweep("start", BLOCKING)
+def test_threads_replaced_after_the_import_are_named(package: str, start: str) -> None:
     program = f"import bmq, bmq.blocking, bmq.testing; patch(); attempt(lambda: {start})"
-    assert patched(program).startswith(
-        "UsageError PACKAGE replaced the threads of Python after bmq was imported"
-    )
+    said = f"UsageError {package} replaced the threads of Python after bmq was imported"
+    assert patched(package, program).startswith(said)
 
 
 async def test_a_property_that_no_expression_can_read_is_noted_once(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, write=True)
+    async with opened(peer, write=True) as (_, queue):
         name = f"Order-Type-{uuid.uuid4()}"
         with pytest.warns(bmq.ExpressionWarning, match=f"can read the property '{name}'") as noted:
             await queue.post_many([bmq.PutMessage(b"1", {name: 1})] * 3)

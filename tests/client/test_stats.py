@@ -12,17 +12,16 @@ import pytest
 
 import bmq
 from bmq.stats import SessionStats
+from bmq.wire.constants import EventType
+from bmq.wire.event import pack_event_header
+from tests.client.bench import opened
 from tests.fakes.broker import Peer, guid
 from tests.waiting import eventually
-
-URI = "bmq://bmq.test.mem.priority/q"
-BROADCAST = "bmq://bmq.test.mem.broadcast/q"
 
 
 async def test_posts_are_counted_when_they_are_made_and_when_they_are_acknowledged(peer: Peer) -> None:
     peer.hold.add("PUT")
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, write=True)
+    async with opened(peer, write=True) as (session, queue):
         waiting = asyncio.ensure_future(queue.post_many([b"12345", b"123"]))
         single = queue.post_nowait(b"1")
         await eventually(lambda: len(peer.connection.script.puts) == 3)
@@ -43,32 +42,37 @@ async def test_posts_are_counted_when_they_are_made_and_when_they_are_acknowledg
 
 
 async def test_messages_are_counted_on_their_way_to_a_confirmation(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
+    async with opened(peer, read=True, default_subscription=True) as (session, queue):
         consumer = queue.consumers[0]
+
+        def check(confirmed: int, buffered: int) -> None:
+            for stats in (consumer.stats(), queue.stats(), session.stats()):
+                assert (stats.received, stats.received_bytes, stats.redelivered) == (3, 33, 0)
+                assert (stats.confirmed, stats.unconfirmed) == (confirmed, 3 - confirmed)
+                assert stats.confirm_seconds.count == confirmed
+                assert (stats.buffered_messages, stats.buffered_bytes) == (buffered, 11 * buffered)
+
         peer.connection.push(1, 2, 3, size=10)
         await eventually(lambda: consumer.buffered == 3)
-        for stats in (consumer.stats(), queue.stats(), session.stats()):
-            assert (stats.received, stats.received_bytes, stats.unconfirmed) == (3, 33, 3)
-            assert (stats.buffered_messages, stats.buffered_bytes) == (3, 33)
+        check(0, 3)
         first = await queue.receive()
         first.confirm()
-        for stats in (consumer.stats(), queue.stats(), session.stats()):
-            assert (stats.confirmed, stats.unconfirmed, stats.confirm_seconds.count) == (1, 2, 1)
-            assert (stats.buffered_messages, stats.buffered_bytes) == (2, 22)
+        check(1, 2)
         batch = await queue.receive_many()
         batch.confirm()
         batch.confirm()
         first.confirm()
-        for stats in (consumer.stats(), queue.stats(), session.stats()):
-            assert (stats.received, stats.confirmed, stats.unconfirmed) == (3, 3, 0)
-            assert stats.confirm_seconds.count == 3
-            assert stats.buffered_messages == stats.buffered_bytes == stats.redelivered == 0
+        check(3, 0)
 
 
 async def test_counters_continue_after_a_reconnect(peer: Peer) -> None:
-    async with bmq.connect(peer.uri, reconnect_delays=lambda: itertools.repeat(0.02)) as session:
-        queue = await session.open_queue(URI, read=True, write=True, default_subscription=True)
+    async with opened(
+        peer,
+        read=True,
+        write=True,
+        default_subscription=True,
+        reconnect_delays=lambda: itertools.repeat(0.02),
+    ) as (session, queue):
         consumer = queue.consumers[0]
         peer.connection.push(1, 2)
         await eventually(lambda: consumer.buffered == 2)
@@ -100,26 +104,10 @@ async def test_counters_continue_after_a_reconnect(peer: Peer) -> None:
         assert queue.stats().retransmitted == 1
 
 
-async def test_a_closed_queue_still_counts_in_the_session(broker: bmq.broker.Broker) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        await queue.post_many([b"1", b"2"])
-        (await queue.receive(timeout=30)).confirm()
-        await queue.close()
-        assert queue.stats().unconfirmed == 0
-        again = await session.open_queue(URI, read=True, write=True)
-        await again.post(b"3")
-        stats = session.stats()
-        assert (stats.posted, stats.acknowledged, stats.received, stats.confirmed) == (3, 3, 2, 1)
-        assert stats.unconfirmed == 0
-        assert again.stats().posted == 1
-
-
 async def test_messages_that_move_to_another_consumer_are_counted_once_by_the_queue(
     broker: bmq.broker.Broker,
 ) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
+    async with opened(broker, read=True, write=True) as (_, queue):
         first = await queue.subscribe(priority=2)
         await queue.post_many([b"1", b"2", b"3"])
         await eventually(lambda: first.buffered == 3)
@@ -134,55 +122,8 @@ async def test_messages_that_move_to_another_consumer_are_counted_once_by_the_qu
         assert queue.stats().confirm_seconds.count == 3
 
 
-async def test_discarded_messages_count_as_received_and_confirmed(broker: bmq.broker.Broker) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        async with queue.subscribe("kind == 1", discard_unmatched=True) as ones:
-            await queue.post_many([bmq.PutMessage(b"x", {"kind": n % 2}) for n in range(4)])
-            await eventually(lambda: ones.buffered == 2 and queue.stats().confirmed == 2)
-            assert ones.stats().received == 2
-            assert (queue.stats().received, queue.stats().unconfirmed) == (4, 2)
-
-
-async def test_confirming_by_guid_is_counted(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
-        peer.connection.push(1, 2)
-        first, second = await queue.receive(), await queue.receive()
-        queue.confirm(first, first, guid(7).hex().upper())
-        stats = queue.stats()
-        assert (stats.confirmed, stats.unconfirmed, stats.confirm_seconds.count) == (2, 1, 1)
-        queue.confirm(second)
-        assert (queue.stats().confirmed, queue.stats().unconfirmed) == (3, 0)
-
-
-async def test_redelivered_messages_are_counted(broker: bmq.broker.Broker) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(URI, read=True, write=True)
-        await queue.post_many([b"1", b"2"])
-        await queue.receive(timeout=30)
-        await queue.close()
-        again = await session.open_queue(URI, read=True)
-        message = await again.receive(timeout=30)
-        assert message.redelivered
-        await eventually(lambda: again.stats().received == 2)
-        assert again.stats().redelivered == 2
-        assert session.stats().redelivered == 2
-
-
-async def test_broadcast_queue_has_no_unconfirmed_messages(broker: bmq.broker.Broker) -> None:
-    async with bmq.connect(broker.uri) as session:
-        queue = await session.open_queue(BROADCAST, read=True, write=True, default_subscription=True)
-        await queue.post(b"1")
-        message = await queue.receive(timeout=30)
-        assert (queue.stats().received, queue.stats().unconfirmed) == (1, 0)
-        message.confirm()
-        assert (queue.stats().confirmed, queue.stats().unconfirmed) == (0, 0)
-
-
 async def test_statistics_are_subtracted(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, write=True)
+    async with opened(peer, write=True) as (session, queue):
         peer.status = bmq.AckStatus.LIMIT_BYTES
         await queue.post_many([b"1"])
         before, whole = queue.stats(), session.stats()
@@ -238,8 +179,7 @@ async def test_statistics_are_logged_at_the_interval_and_at_the_end(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "bmq.stats")
-    async with bmq.connect(peer.uri, log_stats_every=0.01) as session:
-        queue = await session.open_queue(URI, write=True)
+    async with opened(peer, write=True, log_stats_every=0.01) as (_, queue):
         await queue.post_many([b"x"] * 3)
         await eventually(lambda: records(caplog) and values(records(caplog)[-1])["acknowledged"] == "3")
     first, last = records(caplog)[0], records(caplog)[-1]
@@ -276,30 +216,26 @@ def confirmed(peer: Peer) -> list[bytes]:
 
 
 async def test_consumers_with_messages_of_one_event_count_their_own(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True)
-        async with queue.subscribe("kind == 1") as ones, queue.subscribe("kind == 2") as twos:
-            connection = peer.connection
-            some = [(guid(1), b"one"), (guid(2), b"one")]
-            more = [(guid(3), b"two")]
-            one, two = connection.script.s_ids[0][-2:]
-            whole = connection.script.push(0, some, (one,))[8:] + connection.script.push(0, more, (two,))[8:]
-            connection.send((8 + len(whole)).to_bytes(4, "big") + b"\x44\x02\0\0" + whole)
-            await eventually(lambda: ones.buffered == 2 and twos.buffered == 1)
-            first, third, second = ones.receive_nowait(), twos.receive_nowait(), ones.receive_nowait()
-            for message in (first, third, second):
-                assert message is not None
-                message.confirm()
-                message.confirm()
-            assert (ones.stats().confirmed, ones.stats().unconfirmed) == (2, 0)
-            assert (twos.stats().confirmed, twos.stats().unconfirmed) == (1, 0)
-            assert (queue.stats().confirmed, queue.stats().confirm_seconds.count) == (3, 3)
-            await eventually(lambda: confirmed(peer) == [guid(1), guid(3), guid(2)])
+    async with opened(peer, read=True) as (_, queue):
+        ones, twos = await queue.subscribe("kind == 1"), await queue.subscribe("kind == 2")
+        push = peer.connection.script.push
+        one, two = peer.connection.script.s_ids[0][-2:]
+        whole = push(0, [(guid(1), b"one"), (guid(2), b"one")], (one,))[8:]
+        whole += push(0, [(guid(3), b"two")], (two,))[8:]
+        peer.connection.send(pack_event_header(8 + len(whole), EventType.PUSH) + whole)
+        await eventually(lambda: ones.buffered == 2 and twos.buffered == 1)
+        for consumer in (ones, twos, ones):
+            message = await consumer.receive()
+            message.confirm()
+            message.confirm()
+        assert (ones.stats().confirmed, ones.stats().unconfirmed) == (2, 0)
+        assert (twos.stats().confirmed, twos.stats().unconfirmed) == (1, 0)
+        assert (queue.stats().confirmed, queue.stats().confirm_seconds.count) == (3, 3)
+        await eventually(lambda: confirmed(peer) == [guid(1), guid(3), guid(2)])
 
 
 async def test_a_confirmation_after_the_close_has_no_effect(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, read=True, default_subscription=True)
+    async with opened(peer, read=True, default_subscription=True) as (_, queue):
         peer.connection.push(1, 2, 3)
         first, second, third = [await queue.receive() for _ in range(3)]
         first.confirm()

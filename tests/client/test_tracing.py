@@ -13,11 +13,11 @@ import pytest
 
 import bmq
 from bmq.wire.event import HEARTBEAT_REQ
+from tests.client.bench import URI, opened
 from tests.fakes.broker import Peer
 from tests.sweeps import sweep
 from tests.waiting import eventually
 
-URI = "bmq://bmq.test.mem.priority/q"
 PROPERTIES = {"Card": "4111-1111"}
 
 
@@ -93,8 +93,7 @@ async def test_trace_is_switched_on_and_off_in_a_running_session(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "bmq.trace")
-    async with bmq.connect(peer.uri, trace=bmq.Trace.OFF) as session:
-        queue = await session.open_queue(URI, write=True)
+    async with opened(peer, write=True, trace=bmq.Trace.OFF) as (session, queue):
         await queue.post(b"before")
         session.set_trace(bmq.Trace.PAYLOADS)
         await queue.post(b"meanwhile")
@@ -112,8 +111,7 @@ async def test_trace_ends_after_the_given_number_of_events(
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "bmq.trace")
-    async with bmq.connect(peer.uri) as session:
-        queue = await session.open_queue(URI, write=True)
+    async with opened(peer, write=True) as (session, queue):
         session.set_trace(bmq.Trace.ON, count=3)
         for _ in range(5):
             await queue.post(b"x")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import threading
 import weakref
 from collections.abc import AsyncIterator
 
@@ -14,50 +13,46 @@ import pytest
 
 import bmq
 from bmq import events
+from tests.client.bench import URI, opened
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
-
-URI = "bmq://bmq.test.mem.priority/q"
 
 
 async def test_every_iterator_yields_all_events_since_its_start(peer: Peer) -> None:
     outage = ["ConnectionLost", "Reconnecting", "Reconnected", "QueueReopened", "StateRestored"]
+
+    async def next_five(iterator: AsyncIterator[events.SessionEvent]) -> list[str]:
+        return [type(await anext(iterator)).__name__ for _ in range(5)]
+
     async with bmq.connect(peer.uri) as session:
         first = session.events()
         await session.open_queue(URI, read=True, default_subscription=True)
         peer.cut()
-        assert [type(await anext(first)).__name__ for _ in range(5)] == outage
+        assert await next_five(first) == outage
         second = session.events()
         peer.cut()
-        assert [type(await anext(second)).__name__ for _ in range(5)] == outage
-        assert [type(await anext(first)).__name__ for _ in range(5)] == outage
+        assert await next_five(second) == await next_five(first) == outage
+        dropped = weakref.WeakSet(session.events() for _ in range(100))
+        gc.collect()
+        assert not dropped
     assert [event async for event in first] == [event async for event in second] == [events.Disconnected("")]
 
 
 async def test_a_slow_iterator_loses_the_oldest_events(peer: Peer) -> None:
     begin, said = asyncio.Event(), asyncio.Event()
 
-    class Monitor:
-        async def __aiter__(self) -> AsyncIterator[bool]:
-            await begin.wait()
-            for _ in range(800):
-                yield False
-                yield True
-            said.set()
+    async def monitor() -> AsyncIterator[bool]:
+        await begin.wait()
+        for number in range(1600):
+            yield bool(number % 2)
+        said.set()
 
-    async with bmq.connect(peer.uri, host_health=Monitor()) as session:
+    async with bmq.connect(peer.uri, host_health=monitor()) as session:
         iterator = session.events()
         begin.set()
         await said.wait()
         got = [await anext(iterator) for _ in range(1000)]
         assert got[-1] == events.HostHealthRestored()
-
-
-async def test_iterators_that_are_dropped_are_forgotten(peer: Peer) -> None:
-    async with bmq.connect(peer.uri) as session:
-        dropped = weakref.WeakSet(session.events() for _ in range(100))
-        gc.collect()
-        assert not dropped
 
 
 @pytest.mark.parametrize("event", ["ConnectionLost", "StateRestored", "Disconnected"])
@@ -72,8 +67,7 @@ async def test_callback_may_raise_any_exception(
             cancelled.result()
 
     async with asyncio.timeout(30):
-        async with bmq.connect(peer.uri, on_event=fail) as session:
-            queue = await session.open_queue(URI, write=True)
+        async with opened(peer, write=True, on_event=fail) as (session, queue):
             peer.cut()
             await queue.post(b"1")
             await eventually(lambda: session.stats().reconnects == 1)
@@ -86,25 +80,19 @@ async def test_a_callback_may_end_the_program(peer: Peer) -> None:
         if isinstance(happened, events.ConnectionLost):
             raise SystemExit(3)
 
-    ended: list[object] = []
+    async def main() -> None:
+        async with opened(peer, write=True, on_event=leave) as (_, queue):
+            await queue.post(b"1")
+            await asyncio.Event().wait()
 
     def work() -> None:
-        async def main() -> None:
-            async with bmq.connect(peer.uri, on_event=leave) as session:
-                queue = await session.open_queue(URI, write=True)
-                await queue.post(b"1")
-                await asyncio.Event().wait()
-
-        with pytest.raises(SystemExit) as caught:
+        with pytest.raises(SystemExit, match="3"):
             asyncio.run(main())
-        ended.append(caught.value.code)
 
-    thread = threading.Thread(target=work)
-    thread.start()
+    working = asyncio.ensure_future(asyncio.to_thread(work))
     await eventually(lambda: peer.posted)
     peer.cut()
-    await eventually(lambda: ended == [3])
-    thread.join()
+    await working
 
 
 async def test_library_bug_ends_the_session_and_all_waiting_calls(
@@ -130,17 +118,15 @@ async def test_library_bug_ends_the_session_and_all_waiting_calls(
     await eventually(lambda: peer.connection.transport is None)
 
 
-# host health
-
-
 async def test_a_failing_health_monitor_is_logged(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
-    class Monitor:
-        async def __aiter__(self) -> AsyncIterator[bool]:
-            yield False
-            raise ValueError("no such disk")
+    async def monitor() -> AsyncIterator[bool]:
+        yield False
+        raise ValueError("no such disk")
 
-    async with bmq.connect(peer.uri, host_health=Monitor()) as session:
-        queue = await session.open_queue(URI, write=True, suspends_on_bad_host_health=True)
+    async with opened(peer, write=True, suspends_on_bad_host_health=True, host_health=monitor()) as (
+        _session,
+        queue,
+    ):
         with pytest.raises(bmq.StateError, match="suspended"):
             queue.post_nowait(b"1")
     assert "the host health monitor failed" in caplog.text

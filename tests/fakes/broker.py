@@ -11,7 +11,6 @@ import asyncio
 import ssl as ssl_module
 from collections import deque
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any, cast
 
 from bmq.errors import AckStatus
@@ -120,11 +119,9 @@ class ScriptedBroker:
                     self.pulses += 1
 
     def posted(self, puts: list[DecodedPut]) -> None:
-        """Keep posts."""
         self.puts += puts
 
     def confirmed(self, confirms: list[ConfirmMessage]) -> None:
-        """Keep confirmations."""
         self.confirms += confirms
 
     @staticmethod
@@ -209,20 +206,12 @@ class ScriptedBroker:
         messages: Iterable[tuple[bytes, bytes]],
         s_ids: tuple[int, ...],
         properties: Mapping[str, PropertyInput] | None = None,
-        *,
-        out_of_order: bool = False,
     ) -> bytes:
         """A PUSH event of (GUID, payload) for subscription ids; all have the same properties."""
         options = encode_sub_queue_ids(s_ids) if s_ids else b""
-        area, schema = b"", 0
-        flags = int(PushFlags.OUT_OF_ORDER) if out_of_order else 0
-        if properties:
-            area = encode_properties(properties, new=True)
-            flags, schema = flags | PushFlags.MESSAGE_PROPERTIES, 1
-        body = b"".join(
-            push_message(q_id, key, area + data, options, flags=flags, schema_id=schema)
-            for key, data in messages
-        )
+        area = encode_properties(properties, new=True) if properties else b""
+        fields = {"flags": int(PushFlags.MESSAGE_PROPERTIES), "schema_id": 1} if properties else {}
+        body = b"".join(push_message(q_id, key, area + data, options, **fields) for key, data in messages)
         return pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
 
 
@@ -252,7 +241,6 @@ class Connection(asyncio.Protocol):
             self.react()
 
     def send(self, *data: bytes) -> None:
-        """Send events."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(b"".join(data))
 
@@ -261,19 +249,11 @@ class Connection(asyncio.Protocol):
         peer, script = self.peer, self.script
         if self.admitted < len(script.credentials) and "authenticationRequest" not in peer.hold:
             self.admitted += 1
-            category = (
-                StatusCategory.E_REFUSED
-                if "authenticationRequest" in peer.refuse
-                else StatusCategory.E_SUCCESS
-            )
+            category = peer.category("authenticationRequest", StatusCategory.E_REFUSED)
             self.send(script.admit(category=category, lifetime_ms=peer.lifetime_ms))
         if script.identity is not None and not self.welcomed and "clientIdentity" not in peer.hold:
             self.welcomed = True
-            category = (
-                StatusCategory.E_NOT_SUPPORTED
-                if "clientIdentity" in peer.refuse
-                else StatusCategory.E_SUCCESS
-            )
+            category = peer.category("clientIdentity", StatusCategory.E_NOT_SUPPORTED)
             self.send(script.welcome(category=category, **peer.welcome))
         if script.pulses and "HEARTBEAT_REQ" not in peer.hold:
             self.send(HEARTBEAT_RSP * script.pulses)
@@ -336,7 +316,6 @@ class Peer:
 
     @property
     def uri(self) -> str:
-        """The address of this broker."""
         return f"{'tcps' if self._ssl else 'tcp'}://127.0.0.1:{self.port}"
 
     @property
@@ -349,6 +328,9 @@ class Peer:
         """The names of the messages received on the newest connection."""
         return self.connection.script.log
 
+    def category(self, name: str, failure: StatusCategory) -> StatusCategory:
+        return failure if name in self.refuse else StatusCategory.E_SUCCESS
+
     def answer(self, *names: str) -> None:
         """Stop holding these requests, and answer the held ones."""
         self.hold -= set(names)
@@ -357,7 +339,6 @@ class Peer:
                 connection.react()
 
     def cut(self) -> None:
-        """Break every connection."""
         for connection in self.connections:
             if connection.transport is not None:
                 connection.transport.abort()
@@ -384,7 +365,5 @@ class Peer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()

@@ -24,7 +24,6 @@ from bmq.protocol.client.events import (
     ConfirmedAgain,
     CredentialsNeeded,
     Pushed,
-    PushedColumns,
     SessionEvent,
     Skipped,
     StreamConfigured,
@@ -52,7 +51,7 @@ from bmq.wire.put import PutEvent, encode_put
 from bmq.wire.uri import QueueUri
 from tests.fakes.broker import ScriptedBroker, guid
 
-__all__ = ["READ", "WRITE", "Bench", "ScriptedBroker", "connected", "guid", "held"]
+__all__ = ["READ", "WRITE", "Bench", "ScriptedBroker", "connected", "guid", "held", "opened"]
 
 READ, WRITE = QueueFlags.READ, QueueFlags.WRITE
 
@@ -61,22 +60,15 @@ class Bench:
     """A client core between its user and its broker.
 
     Attributes:
-        now: the time.
-        core: the client.
-        broker: the present connection's broker.
         happened: the session events.
         outcomes: all outcomes of posts, by token, including duplicates.
         refused: rejected posts, as token and tag.
         completed: all results of operations, by token, including duplicates.
         received: delivered messages, each with the owner of its subscription.
-        columns: numbers of messages delivered as columns.
         again: numbers of messages confirmed again, with the owner of their subscription.
         failures: reasons of the core for closing connections.
         renewals: number of requests for credentials.
-        astray: number of messages for unopened queues.
-        configured: configured streams, as owner and whether changes failed.
         skipped: unknown input skipped by the core.
-        signals: names of all reports, in order.
     """
 
     def __init__(self, options: CoreOptions | None = None) -> None:
@@ -88,14 +80,10 @@ class Bench:
         self.refused: list[tuple[Any, int]] = []
         self.completed: dict[Any, list[Error | None]] = {}
         self.received: list[tuple[Any, PushMessage]] = []
-        self.columns: list[int] = []
         self.again: list[tuple[Any, int]] = []
         self.failures: list[Error | None] = []
         self.renewals = 0
-        self.astray = 0
-        self.configured: list[tuple[Any, bool]] = []
         self.skipped: list[str] = []
-        self.signals: list[str] = []
         self.up = False
         self._handshake: Handshake | None = None
 
@@ -115,7 +103,6 @@ class Bench:
         self.send(self.broker.welcome(**welcome))
 
     def lose(self, reason: str = "cut") -> None:
-        """The connection is gone."""
         self.up = False
         handshake, self._handshake = self._handshake, None
         if handshake is None:
@@ -123,7 +110,6 @@ class Bench:
         self.pump()
 
     def send(self, *data: bytes) -> None:
-        """The broker sends something."""
         for piece in data:
             if self._handshake is not None:
                 self._greet(self._handshake, piece)
@@ -152,37 +138,30 @@ class Bench:
             self.broker.take(data)
 
     def _note(self, event: Any) -> None:
-        self.signals.append(type(event).__name__)
         if isinstance(event, SessionEvent):
             self.happened.append(event)
         elif isinstance(event, Acked):
-            for token, _, _, status, _ in event.outcomes:
+            for token, tag, _, status, _ in event.outcomes:
                 self.outcomes.setdefault(token, []).append(status)
+                if status is not AckStatus.SUCCESS:
+                    self.refused.append((token, tag))
             for token, count in event.accepted:
                 self.outcomes.setdefault(token, []).extend([AckStatus.SUCCESS] * count)
-            self.refused += [
-                (token, tag) for token, tag, _, status, _ in event.outcomes if status is not AckStatus.SUCCESS
-            ]
         elif isinstance(event, Completed):
             self.completed.setdefault(event.token, []).append(event.error)
         elif isinstance(event, Pushed):
             for _, sub, messages in event.deliveries:
                 self.received.extend((sub.owner, PushMessage._make(message)) for message in messages)
-        elif isinstance(event, PushedColumns):
-            self.columns += [columns.count for _, _, columns in event.deliveries]
         elif isinstance(event, ConfirmedAgain):
             self.again.append((event.owner, event.messages))
         elif isinstance(event, CloseChannel):
             self.failures.append(event.error)
-        elif isinstance(event, Astray):
-            self.astray += event.messages
-        elif isinstance(event, StreamConfigured):
-            self.configured.append((event.owner, event.failed))
         elif isinstance(event, Skipped):
             self.skipped.append(event.what)
-        else:
-            assert isinstance(event, CredentialsNeeded)
+        elif isinstance(event, CredentialsNeeded):
             self.renewals += 1
+        else:
+            assert isinstance(event, Astray | StreamConfigured)
 
     def wait(self, seconds: float) -> None:
         """Time passes, deadline by deadline."""
@@ -239,7 +218,6 @@ class Bench:
     def configure(
         self, queue: QueueCore, *expressions: str, token: Any = None, timeout: float = 60.0
     ) -> None:
-        """Change a queue's subscriptions."""
         self.core.configure_queue(
             queue,
             self.subscriptions(expressions),
@@ -251,7 +229,6 @@ class Bench:
     def close(
         self, queue: QueueCore, token: Any = "close", timeout: float = 60.0, *, at_once: bool = False
     ) -> None:
-        """Close a queue."""
         self.core.close_queue(queue, token, self.now, self.now + timeout, at_once=at_once)
         self.pump()
 
@@ -279,7 +256,6 @@ class Bench:
         self.pump()
 
     def confirm_many(self, queue: QueueCore, *numbers: int) -> None:
-        """Confirm messages together."""
         self.core.confirm_many(queue, [guid(n) for n in numbers])
         self.pump()
 
@@ -317,30 +293,25 @@ class Bench:
             self.send(self.broker.ack(puts, status))
         return [int(put.data) for put in puts]
 
-    def push(
-        self, queue: QueueCore, *numbers: int, s_id: int | None = None, out_of_order: bool = False
-    ) -> None:
+    def push(self, queue: QueueCore, *numbers: int, s_id: int | None = None) -> None:
         """Deliver messages to a queue's newest subscription, or to the given subscription."""
         if s_id is None:
             s_id = self.broker.s_ids[queue.q_id][-1]
         messages = [(guid(n), b"%d" % n) for n in numbers]
-        self.send(self.broker.push(queue.q_id, messages, (s_id,), out_of_order=out_of_order))
+        self.send(self.broker.push(queue.q_id, messages, (s_id,)))
 
     # ---- observations
 
     @property
     def numbers_received(self) -> list[int]:
-        """The numbers of the messages delivered, in order."""
         return [int(message.data) for _, message in self.received]
 
     @property
     def names(self) -> list[str]:
-        """The names of the session events, in order."""
         return [type(event).__name__ for event in self.happened]
 
     @property
     def state(self) -> SessionState:
-        """Where the session is."""
         return self.core.state
 
     @staticmethod
@@ -350,7 +321,6 @@ class Bench:
 
 
 def _q_id(request: ControlMessage) -> int | None:
-    """The queue of a request."""
     body = request.body
     if isinstance(body, (OpenQueue, CloseQueue)):
         return body.handle_parameters.q_id
@@ -358,10 +328,17 @@ def _q_id(request: ControlMessage) -> int | None:
 
 
 def connected(options: CoreOptions | None = None) -> Bench:
-    """Return a bench with a connected core."""
     bench = Bench(options)
     bench.connect()
     return bench
+
+
+def opened(
+    uri: str, flags: QueueFlags = READ | WRITE, options: CoreOptions | None = None, **how: Any
+) -> tuple[Bench, QueueCore]:
+    """Return a bench with a connected core, and an open queue."""
+    bench = connected(options)
+    return bench, bench.open(uri, flags, **how)
 
 
 def held(core: ClientCore) -> int:

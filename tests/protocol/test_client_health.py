@@ -6,13 +6,15 @@ from __future__ import annotations
 import pytest
 
 from bmq.wire.control import ConfigureStream, ControlBody
-from tests.protocol.bench import WRITE, connected
+from tests.protocol.bench import WRITE, Bench, connected, opened
 
 URI = "bmq://bmq.test.mem.priority/q"
-OTHER = "bmq://bmq.test.mem.priority/other"
 
 
-# host health
+def health(bench: Bench, *reports: bool) -> None:
+    for healthy in reports:
+        bench.core.host_health(healthy)
+        bench.pump()
 
 
 def asks_for_nothing(body: ControlBody) -> bool:
@@ -23,21 +25,16 @@ def asks_for_nothing(body: ControlBody) -> bool:
 
 
 def test_a_suspending_queue_leaves_and_returns_with_the_hosts_health() -> None:
-    bench = connected()
-    queue = bench.open(URI, suspends=True)
-    other = bench.open(OTHER)
-    bench.core.host_health(False)
-    bench.pump()
+    bench, queue = opened(URI, suspends=True)
+    other = bench.open(f"{URI}2")
+    health(bench, False)
     assert bench.names[-1] == "HostUnhealthy"
     assert asks_for_nothing(bench.answer())
     assert not bench.broker.requests  # one request, for the one queue that suspends
     assert bench.names[-1] == "QueueSuspended"
-    assert queue.suspended
-    assert not other.suspended
-    bench.core.host_health(True)
-    bench.pump()
-    body = bench.answer()
-    assert len(body.stream_parameters.subscriptions) == 1  # type: ignore[union-attr]
+    assert (queue.suspended, other.suspended) == (True, False)
+    health(bench, True)
+    assert not asks_for_nothing(bench.answer())
     assert bench.names[-2:] == ["QueueResumed", "HostHealthRestored"]
     assert not queue.suspended
 
@@ -45,23 +42,18 @@ def test_a_suspending_queue_leaves_and_returns_with_the_hosts_health() -> None:
 def test_a_writer_suspends_without_a_request() -> None:
     bench = connected()
     bench.open(URI, WRITE, suspends=True)
-    bench.core.host_health(False)
-    bench.core.host_health(True)
-    bench.pump()
+    health(bench, False, True)
     assert bench.names[1:] == ["HostUnhealthy", "QueueSuspended", "QueueResumed", "HostHealthRestored"]
     assert not bench.broker.requests
 
 
 @pytest.mark.parametrize("healthy", [False, True])
 def test_a_failed_suspend_or_resume_drops_the_connection(healthy: bool) -> None:
-    bench = connected()
-    queue = bench.open(URI, suspends=True)
-    bench.core.host_health(False)
-    bench.pump()
+    bench, queue = opened(URI, suspends=True)
+    health(bench, False)
     if healthy:
         bench.answer()
-        bench.core.host_health(True)
-        bench.pump()
+        health(bench, True)
     bench.refuse()
     (error,) = bench.failures
     assert ("resume" if healthy else "suspend") in str(error)
@@ -75,13 +67,8 @@ def test_a_failed_suspend_or_resume_drops_the_connection(healthy: bool) -> None:
 
 
 def test_flickering_health_ends_in_its_last_state() -> None:
-    bench = connected()
-    queue = bench.open(URI, suspends=True)
-    for _ in range(5):
-        bench.core.host_health(False)
-        bench.pump()
-        bench.core.host_health(True)
-        bench.pump()
+    bench, queue = opened(URI, suspends=True)
+    health(bench, *[False, True] * 5)
     bench.answer_all()
     assert queue.subscriptions.committed
     assert bench.names[-1] == "HostHealthRestored"
@@ -89,13 +76,10 @@ def test_flickering_health_ends_in_its_last_state() -> None:
 
 
 def test_a_queue_unhealthy_again_never_keeps_its_messages() -> None:
-    bench = connected()
-    queue = bench.open(URI, suspends=True)
-    for healthy in (False, True):
-        bench.core.host_health(healthy)
-        bench.pump()
-        if not healthy:
-            bench.answer()
+    bench, queue = opened(URI, suspends=True)
+    health(bench, False)
+    bench.answer()
+    health(bench, True)
     bench.core.host_health(False)
     bench.answer()  # the subscriptions, requested while the host was healthy
     bench.refuse()
@@ -108,10 +92,8 @@ def test_a_queue_unhealthy_again_never_keeps_its_messages() -> None:
 
 
 def test_closing_the_last_suspended_queue_restores_health() -> None:
-    bench = connected()
-    queue = bench.open(URI, suspends=True)
-    bench.core.host_health(False)
-    bench.pump()
+    bench, queue = opened(URI, suspends=True)
+    health(bench, False)
     bench.answer_all()
     bench.core.host_health(True)
     bench.close(queue)

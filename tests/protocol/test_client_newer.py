@@ -14,15 +14,8 @@ from bmq.wire.constants import ACK_STATUS_FROM_WIRE, EventType
 from bmq.wire.control import AdminCommandResponse, Codec, ControlMessage, DisconnectResponse, Status
 from bmq.wire.control_event import encode_event
 from bmq.wire.event import pack_event_header
-from bmq.wire.message import split_application_data
-from bmq.wire.push import PushMessage
 from tests.extras import with_tables
-from tests.fakes.newer import (
-    edited,
-    longer_header,
-    with_new_enumerators,
-    with_new_members,
-)
+from tests.fakes.newer import edited, longer_header, with_new_enumerators, with_new_members
 from tests.protocol.bench import READ, WRITE, Bench, ScriptedBroker, guid
 from tests.sweeps import sweep
 
@@ -32,16 +25,6 @@ def session() -> tuple[Bench, Any, Any]:
     bench = Bench(CoreOptions(repeat_after=0))
     bench.connect()
     return bench, bench.open("bmq://d/read", READ), bench.open("bmq://d/write", WRITE)
-
-
-def read(message: PushMessage) -> bytes:
-    """The payload, as readers receive the message."""
-    return split_application_data(
-        message.data,
-        has_properties=bool(message.flags & 2),
-        schema_id=message.schema_id,
-        compression=message.compression,
-    )[1]
 
 
 EDITS: dict[str, Any] = {
@@ -172,7 +155,7 @@ def test_an_unknown_status_of_an_ack_is_unknown_and_kept_as_a_number(status: int
     }.items(),
     ids=lambda each: each[0],
 )
-@pytest.mark.statement("3.17")
+@pytest.mark.statement("3.14", "3.17")
 def test_only_lost_framing_ends_the_connection(broken: tuple[str, bytes]) -> None:
     bench, _, _ = session()
     bench.send(broken[1])

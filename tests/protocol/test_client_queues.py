@@ -1,40 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client core's queues: opening and configuring them, with every answer."""
+"""The client core's queues: opening, configuring and closing them, with every answer."""
 
 from __future__ import annotations
 
 import pytest
 
-from bmq.errors import (
-    ConfigureQueueError,
-    RequestTimeout,
-)
+from bmq.errors import ConfigureQueueError, QueueClosed, RequestTimeout, StateError
 from bmq.protocol.client.queue import QueueCore, QueueState
-from bmq.wire.control import CloseQueue, ConfigureStream, OpenQueue
-from tests.protocol.bench import READ, WRITE, Bench, connected, guid
+from bmq.wire.control import CloseQueue, ConfigureStream, OpenQueue, QueueFlags
+from tests.protocol.bench import READ, WRITE, Bench, connected, guid, held, opened
+from tests.sweeps import sweep
 
 URI = "bmq://bmq.test.mem.priority/q"
+OTHER = "bmq://bmq.test.mem.priority/other"
 
 
-# opening
-
-
-@pytest.mark.statement("4.2")
-def test_a_reader_is_opened_and_configured() -> None:
+@sweep("flags", [READ, WRITE, READ | WRITE])
+@pytest.mark.statement("4.2", "4.20")
+def test_a_queue_is_opened_with_flags_and_counts_and_never_as_administrator(flags: QueueFlags) -> None:
     bench = connected()
-    queue = bench.begin_open(URI, READ)
+    queue = bench.begin_open(URI, flags)
     request = bench.broker.requests[0].body
     assert isinstance(request, OpenQueue)
     parameters = request.handle_parameters
-    assert (parameters.uri, parameters.flags) == (URI, int(READ))
-    assert (parameters.read_count, parameters.write_count) == (1, 0)
-    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
+    assert (parameters.uri, parameters.flags) == (URI, int(flags))
+    counts = (parameters.read_count, parameters.write_count, parameters.admin_count)
+    assert counts == (bool(flags & READ), bool(flags & WRITE), 0)
+    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"][: 2 if flags & READ else 1]
     assert bench.completed == {URI: [None]}
     assert queue.state is QueueState.OPEN
 
 
+@pytest.mark.statement("4.18")
+def test_several_requests_are_pending_and_each_answer_is_found_by_its_number() -> None:
+    bench = connected()
+    uris = [f"{URI}{n}" for n in range(5)]
+    for uri in uris:
+        bench.begin_open(uri, WRITE)
+    requests = list(bench.broker.requests)
+    assert len({each.r_id for each in requests}) == 5
+    for number, request in reversed(list(enumerate(requests))):
+        bench.send(bench.broker.accept(request))
+        assert set(bench.completed) == set(uris[number:])
+    bench.broker.requests.clear()
+
+
+@pytest.mark.statement("4.19")
+def test_queues_are_numbered_from_0_upwards() -> None:
+    bench = connected()
+    assert [bench.begin_open(f"{URI}{number}", WRITE).q_id for number in range(5)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.statement("4.21")
+def test_a_stream_is_configured_with_its_application_and_with_each_subscription() -> None:
+    bench = connected()
+    queue = bench.begin_open("bmq://d/q?id=foo", READ, subscriptions=["x == 1", "x == 2"])
+    bench.answer()
+    body = bench.broker.requests[0].body
+    assert isinstance(body, ConfigureStream)
+    assert (body.q_id, body.stream_parameters.app_id) == (queue.q_id, "foo")
+    one, two = body.stream_parameters.subscriptions
+    assert (one.expression.text, two.expression.text) == ("x == 1", "x == 2")
+    assert one.s_id != two.s_id
+    for subscription in (one, two):
+        (consumer,) = subscription.consumers
+        assert consumer.max_unconfirmed_messages == 1000
+        assert consumer.max_unconfirmed_bytes == 1 << 20
+        assert consumer.consumer_priority_count == 1
+
+
+@pytest.mark.statement("4.22")
+def test_streams_are_configured_after_opening_on_request_and_before_closing() -> None:
+    bench = connected()
+    queue = bench.begin_open(URI, READ)
+    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
+    bench.configure(queue, "x == 1")
+    assert bench.answer_all() == ["ConfigureStream"]
+    bench.close(queue)
+    assert bench.answer_all() == ["ConfigureStream", "CloseQueue"]
+
+
 def expressions(bench: Bench) -> list[str]:
-    """Return the expressions of the next unanswered configureStream."""
+    """The expressions of the next unanswered configureStream."""
     body = bench.broker.requests[0].body
     assert isinstance(body, ConfigureStream)
     return [each.expression.text for each in body.stream_parameters.subscriptions]
@@ -137,19 +184,6 @@ def test_cleanup_of_a_refused_open_spares_a_later_open() -> None:
     assert queue.state is QueueState.OPEN
 
 
-def test_an_open_repeated_before_the_timeout_takes_the_first_answer() -> None:
-    bench = connected()
-    first = bench.begin_open(URI, timeout=5)
-    bench.core.abandon_queue(first, bench.now, bench.now + 60)
-    bench.wait(4)
-    queue = bench.begin_open(URI, token="again", timeout=5)
-    assert bench.broker.log.count("OpenQueue") == 1
-    bench.wait(4)
-    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
-    assert bench.completed["again"] == [None]
-    assert queue.state is QueueState.OPEN
-
-
 def test_opening_while_disconnected_times_out_and_can_be_abandoned() -> None:
     bench = Bench()
     bench.begin_open(URI, timeout=5)
@@ -163,43 +197,21 @@ def test_opening_while_disconnected_times_out_and_can_be_abandoned() -> None:
     assert not bench.broker.requests
 
 
-# configuring
-
-
 def test_changes_made_meanwhile_go_out_together_afterwards() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    bench.configure(queue, "a > 1")
-    bench.configure(queue, "b > 1")
-    bench.configure(queue, "c > 1")
+    bench, queue = opened(URI)
+    for text in ("a > 1", "b > 1", "c > 1"):
+        bench.configure(queue, text)
     assert bench.broker.log.count("ConfigureStream") == 2
     bench.answer()
     assert bench.completed[("a > 1",)] == [None]
-    body = bench.broker.requests[0].body
-    assert isinstance(body, ConfigureStream)
-    assert [s.expression.text for s in body.stream_parameters.subscriptions] == ["c > 1"]
+    assert expressions(bench) == ["c > 1"]
     bench.answer()
     assert bench.completed[("b > 1",)] == bench.completed[("c > 1",)] == [None]
     assert bench.broker.log.count("ConfigureStream") == 3
 
 
-def test_a_refused_configuration_keeps_the_previous_configuration() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    (old,) = bench.broker.s_ids[queue.q_id]
-    bench.configure(queue, "x > 1")
-    bench.refuse()
-    (error,) = bench.completed[("x > 1",)]
-    assert isinstance(error, ConfigureQueueError)
-    assert [sub.expression for sub in queue.subscriptions.wanted] == [""]
-    assert queue.state is QueueState.OPEN
-    bench.push(queue, 1, s_id=old)
-    assert bench.numbers_received == [1]
-
-
 def test_a_late_configuration_is_reverted() -> None:
-    bench = connected()
-    queue = bench.open(URI)
+    bench, queue = opened(URI)
     bench.configure(queue, "x > 1", timeout=5)
     late_id = bench.broker.s_ids[queue.q_id][-1]
     bench.wait(5)
@@ -210,9 +222,7 @@ def test_a_late_configuration_is_reverted() -> None:
     bench.push(queue, 1, s_id=late_id)
     assert [owner for owner, _ in bench.received] == ["x > 1"]
     bench.answer()
-    body = bench.broker.requests[0].body
-    assert isinstance(body, ConfigureStream)
-    assert [s.expression.text for s in body.stream_parameters.subscriptions] == [""]
+    assert expressions(bench) == [""]
     bench.answer()
     assert queue.state is QueueState.OPEN
     assert not bench.broker.requests
@@ -220,8 +230,7 @@ def test_a_late_configuration_is_reverted() -> None:
 
 def broker_takes_a_change_late() -> tuple[Bench, QueueCore]:
     """Return a queue with a change that timed out, and is accepted while a second change is outstanding."""
-    bench = connected()
-    queue = bench.open(URI)
+    bench, queue = opened(URI)
     bench.configure(queue, "x > 1", timeout=5)
     bench.wait(5)
     bench.configure(queue, "y > 1", timeout=5)
@@ -265,45 +274,8 @@ def test_a_reconnect_removes_a_late_configuration_that_the_broker_refuses_to_rep
     assert len(bench.failures) == 1
 
 
-def test_messages_find_their_consumer_however_many_changes_stayed_unanswered() -> None:
-    bench = connected()
-    foo = bench.open("bmq://d/q?id=foo", READ, subscriptions=("x > 1", "x < 1"))
-    bench.open("bmq://d/q?id=bar", READ)
-    agreed = bench.broker.s_ids[foo.q_id][0]
-    for number in range(5):
-        bench.configure(foo, f"unanswered > {number}", timeout=5)
-        bench.wait(5)
-    bench.push(foo, 1, s_id=agreed)  # the broker has none of the changes
-    assert [owner for owner, _ in bench.received] == ["x > 1"]
-    bench.configure(foo, "y > 1")
-    bench.answer_all()
-    bench.push(foo, 2, s_id=agreed)  # routed before the change
-    assert [owner for owner, _ in bench.received] == ["x > 1", "x > 1"]
-
-
-def test_refused_change_keeps_an_earlier_unanswered_change() -> None:
-    bench = connected()
-    queue = bench.open(URI)
-    (added,) = bench.subscriptions(["x > 1"])
-    bench.core.configure_queue(queue, [added], "unanswered", bench.now + 5)
-    bench.pump()
-    s_id = bench.broker.s_ids[queue.q_id][-1]
-    bench.wait(5)
-    bench.broker.requests.clear()
-    bench.core.configure_queue(queue, [added, *bench.subscriptions(["y > 1"])], "refused", bench.now + 60)
-    bench.pump()
-    bench.refuse()
-    assert [type(bench.completed[token][0]) for token in ("unanswered", "refused")] == [
-        RequestTimeout,
-        ConfigureQueueError,
-    ]
-    bench.push(queue, 1, s_id=s_id)  # the broker has applied the change
-    assert [owner for owner, _ in bench.received] == ["x > 1"]
-
-
 def test_each_change_has_its_own_deadline() -> None:
-    bench = connected()
-    queue = bench.open(URI)
+    bench, queue = opened(URI)
     bench.configure(queue, "a > 1", timeout=50)
     bench.configure(queue, "b > 1", timeout=5)
     bench.wait(5)
@@ -314,8 +286,7 @@ def test_each_change_has_its_own_deadline() -> None:
 
 
 def test_changes_while_disconnected_wait_and_time_out() -> None:
-    bench = connected()
-    queue = bench.open(URI)
+    bench, queue = opened(URI)
     bench.configure(queue, "a > 1", timeout=5)
     bench.lose()
     bench.configure(queue, "b > 1", timeout=50)
@@ -323,24 +294,18 @@ def test_changes_while_disconnected_wait_and_time_out() -> None:
     assert isinstance(bench.completed[("a > 1",)][0], RequestTimeout)
     bench.connect()
     bench.answer()
-    body = bench.broker.requests[0].body
-    assert isinstance(body, ConfigureStream)
-    assert [s.expression.text for s in body.stream_parameters.subscriptions] == ["b > 1"]
+    assert expressions(bench) == ["b > 1"]
     bench.answer()
     assert bench.completed[("b > 1",)] == [None]
     assert not bench.broker.requests
 
 
-# the reports to the layer above
-
-
 @pytest.mark.parametrize("how", ["refused", "timeout"])
 def test_failed_change_fails_the_changes_waiting_behind_it(how: str) -> None:
-    bench = connected()
-    queue = bench.open(URI)
+    bench, queue = opened(URI)
     bench.configure(queue, "agreed > 1")
     bench.answer()
-    agreed = queue.subscriptions.wanted
+    s_id = bench.broker.s_ids[queue.q_id][-1]
     bench.configure(queue, "a > 1", timeout=5)
     bench.configure(queue, "b > 1")
     bench.configure(queue)
@@ -353,39 +318,44 @@ def test_failed_change_fails_the_changes_waiting_behind_it(how: str) -> None:
     for token in (("a > 1",), ("b > 1",), ()):
         (outcome,) = bench.completed[token]
         assert isinstance(outcome, error)
-    assert bench.signals[-4:] == ["StreamConfigured", "Completed", "Completed", "Completed"]
-    # Wanted, asked and agreed subscriptions are equal, and no further request is sent.
-    assert queue.subscriptions.wanted is queue.subscriptions.agreed is agreed
+    # Wanted and agreed subscriptions are equal, and no further request is sent.
+    assert [sub.expression for sub in queue.subscriptions.wanted] == ["agreed > 1"]
     assert [sub.expression for sub in queue.subscriptions.committed] == ["agreed > 1"]
     assert not bench.broker.requests
+    bench.push(queue, 1, s_id=s_id)
+    assert [owner for owner, _ in bench.received] == ["agreed > 1"]
     bench.lose()
     bench.connect()
     bench.answer()
     assert expressions(bench) == ["agreed > 1"]
 
 
-# reopened, while posts of other queues are pending
+def test_requests_that_timed_out_are_remembered_up_to_a_limit() -> None:
+    bench, queue = opened("bmq://d/q")
+    subscriptions = bench.subscriptions(["x == 1"])
 
+    def time_out(count: int) -> int:
+        for _ in range(count):
+            bench.core.configure_queue(queue, subscriptions, None, bench.now + 1.0)
+            bench.pump()
+            bench.wait(1.0)
+            bench.broker.requests.clear()
+            bench.completed.clear()
+        bench.broker.log.clear()
+        return held(bench.core)
 
-OTHER = "bmq://bmq.test.mem.priority/other"
-
-
-def reopened_before_the_other(bench: Bench) -> tuple[QueueCore, QueueCore]:
-    """Two queues after a reconnect; only the first was answered."""
-    queue, other = bench.open(URI), bench.open(OTHER)
-    bench.lose()
-    bench.connect()
-    bench.answer_queue(queue)
-    assert queue.state is QueueState.REOPENED
-    return queue, other
+    time_out(1100)
+    before = time_out(100)
+    assert time_out(100) == before
 
 
 def test_a_reopened_queue_takes_messages_confirmations_and_posts() -> None:
     bench = connected()
-    queue, _ = reopened_before_the_other(bench)
-    assert queue.in_use
-    assert queue.attached
-    assert not queue.sending
+    queue, _ = bench.open(URI), bench.open(OTHER)
+    bench.lose()
+    bench.connect()
+    bench.answer_queue(queue)  # the other one is not answered
+    assert queue.state is QueueState.REOPENED
     bench.push(queue, 7)
     bench.core.confirm(queue, guid(7))
     bench.post(queue, 1)
@@ -395,3 +365,194 @@ def test_a_reopened_queue_takes_messages_confirmations_and_posts() -> None:
     bench.wait(1)  # the second queue takes too long
     assert queue.state is QueueState.OPEN
     assert bench.ack_all() == [1]
+
+
+@pytest.mark.statement("4.13")
+def test_a_reader_is_deconfigured_before_it_is_closed() -> None:
+    bench, queue = opened(URI)
+    bench.close(queue)
+    assert expressions(bench) == []
+    bench.answer()
+    body = bench.answer()
+    assert isinstance(body, CloseQueue)
+    assert body.is_final
+    assert bench.completed["close"] == [None]
+    assert queue.state is QueueState.CLOSED
+
+
+@pytest.mark.statement("4.30")
+def test_only_the_last_application_sends_the_final_close() -> None:
+    bench = connected()
+    queues = [bench.open(f"bmq://d/q?id={app}", READ) for app in ("foo", "bar", "baz")]
+    final = []
+    for queue in queues:
+        bench.close(queue, token=queue)
+        bench.answer()
+        body = bench.answer()
+        assert isinstance(body, CloseQueue)
+        final.append(body.is_final)
+    assert final == [False, False, True]
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+def test_a_close_that_is_not_answered_ends_at_its_deadline(answered: int) -> None:
+    bench, queue = opened(URI)
+    bench.close(queue, timeout=5)
+    for _ in range(answered):
+        bench.answer()
+    bench.wait(5)
+    assert isinstance(bench.completed["close"][0], RequestTimeout)
+    assert queue.state is QueueState.CLOSED
+    bench.answer_all()  # late
+    # The broker may have it open still: the same id means the same queue to it.
+    assert bench.open(URI, token="again").q_id == queue.q_id
+
+
+def test_closed_queue_leaves_no_state() -> None:
+    bench = connected()
+    before = held(bench.core)
+    ids = set()
+    for number in range(300):
+        queue = bench.open(f"bmq://d/q{number}")
+        ids.add(queue.q_id)
+        bench.close(queue, token=number)
+        bench.answer_all()
+    assert len(ids) == 300  # an id is never used for another queue: late messages find nobody
+    assert held(bench.core) < before + 20
+
+
+def test_closing_ends_the_changes_that_wait() -> None:
+    bench, queue = opened(URI)
+    bench.configure(queue, "a > 1")
+    bench.configure(queue, "b > 1")
+    bench.close(queue)
+    for text in ("a > 1", "b > 1"):
+        assert isinstance(bench.completed[(text,)][0], QueueClosed)
+    assert bench.answer_all() == ["ConfigureStream", "ConfigureStream", "CloseQueue"]
+
+
+def test_a_closing_queue_refuses_every_call() -> None:
+    bench, queue = opened(URI)
+    bench.close(queue)
+    for call in (bench.close, bench.configure):
+        with pytest.raises(QueueClosed):
+            call(queue)
+    with pytest.raises(QueueClosed):
+        bench.post(queue, 1)
+    bench.answer_all()
+    with pytest.raises(QueueClosed):
+        bench.close(queue)
+
+
+#: The ways to an opening that is to be undone, step by step.
+UNDONE = {
+    "cancelled at once": "begin abandon",
+    "cancelled while it is configured": "begin answer abandon",
+    "cancelled once it is open": "open abandon",
+    "cancelled behind another": "open close begin abandon",
+    "timed out": "begin wait",
+    "timed out while it is configured": "begin answer wait",
+    "closing": "open close",
+    "closing in its second step": "open close answer",
+    "closing while it reopens": "open reconnect close",
+    "closing while it is restored": "open reconnect answer close",
+    "the close timed out while it reopened": "open reconnect close wait",
+}
+
+
+def undone(steps: str) -> Bench:
+    """Open a queue, and begin to undo that."""
+    bench = connected()
+    queue: QueueCore | None = None
+    for step in steps.split():
+        if step == "begin":
+            queue = bench.begin_open(URI, timeout=5)
+        elif step == "open":
+            queue = bench.open(URI)
+        elif step == "answer":
+            bench.answer()
+        elif step == "wait":
+            bench.wait(5)
+        elif step == "reconnect":
+            bench.lose()
+            bench.connect()
+        else:
+            assert queue is not None
+            if step == "close":
+                bench.close(queue, timeout=5)
+            else:
+                abandon(bench, queue)
+    return bench
+
+
+def abandon(bench: Bench, queue: QueueCore) -> None:
+    bench.core.abandon_queue(queue, bench.now, bench.now + 60)
+    bench.pump()
+
+
+@sweep("how", UNDONE)
+@sweep("flags", [READ | WRITE, READ, WRITE])
+def test_an_open_waits_until_the_earlier_one_is_undone(how: str, flags: QueueFlags) -> None:
+    bench = undone(UNDONE[how])
+    queue = bench.begin_open(URI, flags, token="again")
+    bench.answer_all()
+    assert bench.completed["again"] == [None]
+    assert queue.state is QueueState.OPEN
+    if flags & WRITE:
+        bench.post(queue, 1)
+    # The broker has it open as often as the client: once.
+    assert bench.broker.log.count("OpenQueue") - bench.broker.log.count("CloseQueue") == 1
+    bench.close(queue, token="close again")
+    bench.answer_all()
+    assert bench.completed["close again"] == [None]
+
+
+@sweep("how", UNDONE)
+def test_an_open_that_waits_ends_at_its_own_deadline(how: str) -> None:
+    bench = undone(UNDONE[how])
+    queue = bench.begin_open(URI, READ, token="again", timeout=1)
+    bench.wait(1)
+    (error,) = bench.completed["again"]
+    assert isinstance(error, RequestTimeout)
+    assert queue.state in (QueueState.CLOSED, QueueState.OVERDUE)
+    bench.answer_all()
+    bench.open(URI, token="at last")
+
+
+@sweep("how", UNDONE)
+def test_first_of_several_waiting_opens_wins_and_the_others_fail(how: str) -> None:
+    bench = undone(UNDONE[how])
+    queues = [bench.begin_open(URI, token=n) for n in range(4)]
+    abandon(bench, queues.pop(2))
+    bench.answer_all()
+    assert bench.completed[0] == [None]
+    assert 2 not in bench.completed
+    for token in (1, 3):
+        (error,) = bench.completed[token]
+        assert isinstance(error, StateError)
+        assert "already open" in str(error)
+    assert [queue.state for queue in queues] == [QueueState.OPEN, QueueState.CLOSED, QueueState.CLOSED]
+
+
+def test_waiting_open_does_not_change_a_final_close() -> None:
+    bench = connected()
+    bench.close(bench.open(URI, WRITE))
+    bench.begin_open(URI, WRITE, token="again")
+    (request,) = bench.broker.requests
+    assert isinstance(request.body, CloseQueue)
+    assert request.body.is_final
+
+
+def test_an_open_waits_for_a_close_that_the_application_has_begun() -> None:
+    bench = connected()
+    leaving = bench.open(URI)
+    leaving.leaving = True  # posts are waited for; the close follows
+    queue = bench.begin_open(URI, token="again")
+    bench.lose()
+    bench.connect()
+    bench.answer_all()
+    assert (leaving.state, queue.state) == (QueueState.OPEN, QueueState.BEHIND)
+    bench.close(leaving)
+    bench.answer_all()
+    assert bench.completed["again"] == [None]
+    assert queue.state is QueueState.OPEN

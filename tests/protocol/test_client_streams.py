@@ -13,7 +13,7 @@ from bmq.protocol.client.queue import QueueCore, QueueState
 from bmq.protocol.client.subscription import SubscriptionCore, SubscriptionOptions
 from bmq.wire.control import BrokerResponse, Codec, ConfigureStream, Status
 from bmq.wire.control_event import encode_event
-from tests.protocol.bench import READ, Bench, connected
+from tests.protocol.bench import READ, Bench, connected, opened
 from tests.sweeps import sweep
 
 URI = "bmq://bmq.test.mem.priority/q"
@@ -63,19 +63,18 @@ def test_a_number_is_not_used_again_on_another_connection() -> None:
     assert bench.broker.s_ids[queue.q_id][-1] != before
 
 
-def windowed(bench: Bench, window: int, expression: str = "x == 1") -> QueueCore:
-    """Open a queue with one subscription."""
-    subscription = SubscriptionCore(expression, SubscriptionOptions(window, 1 << 20, 0), object())
-    queue = bench.open(URI, READ, subscriptions=[])
-    bench.core.configure_queue(queue, [subscription], object(), bench.now + 60)
+def windowed(window: int, *expressions: str, repeat_after: float | None = None) -> tuple[Bench, QueueCore]:
+    """Open a queue with subscriptions of a window each; one if no expressions are given."""
+    options = None if repeat_after is None else CoreOptions(repeat_after=repeat_after)
+    bench, queue = opened(URI, READ, options, subscriptions=[])
+    subscriptions = [
+        SubscriptionCore(text, SubscriptionOptions(window, 1 << 20, 0), object())
+        for text in expressions or ("x == 1",)
+    ]
+    bench.core.configure_queue(queue, subscriptions, object(), bench.now + 60)
     bench.pump()
     bench.answer()
-    return queue
-
-
-def confirmed(bench: Bench) -> int:
-    """The number of confirmations that the broker has received."""
-    return len(bench.broker.confirms)
+    return bench, queue
 
 
 def test_a_quiet_subscription_is_repeated_with_growing_pauses() -> None:
@@ -92,23 +91,20 @@ def test_a_quiet_subscription_is_repeated_with_growing_pauses() -> None:
 
 def test_each_repetition_differs_from_the_last_request() -> None:
     """A proxy does not ask the primary if nothing changes; the primary has to look at the queue."""
-    bench = connected(CoreOptions(repeat_after=1))
-    queue = windowed(bench, 100)
+    bench, queue = windowed(100, repeat_after=1)
     limits: list[int] = []
     while len(limits) < 3:
         bench.wait(1)
         while bench.broker.requests:
             request = bench.answer()
             assert isinstance(request, ConfigureStream)
-            (subscription,) = request.stream_parameters.subscriptions
-            limits.append(subscription.consumers[0].max_unconfirmed_bytes)
+            limits.append(request.stream_parameters.subscriptions[0].consumers[0].max_unconfirmed_bytes)
     assert limits == [(1 << 20) - 1, 1 << 20, (1 << 20) - 1]
     assert queue.state is QueueState.OPEN
 
 
 def test_a_flow_that_stops_is_repeated_at_once_and_reported() -> None:
-    bench = connected(CoreOptions(repeat_after=1))
-    queue = windowed(bench, 100)
+    bench, queue = windowed(100, repeat_after=1)
     for first in range(1, 201, 20):
         bench.push(queue, *range(first, first + 20))
         bench.confirm_many(queue, *range(first, first + 20))
@@ -120,19 +116,7 @@ def test_a_flow_that_stops_is_repeated_at_once_and_reported() -> None:
 
 @sweep("window", [1, 2, 5, 20])
 def test_a_repetition_that_releases_one_window_of_two_is_a_result(window: int) -> None:
-    bench = connected(CoreOptions(repeat_after=1))
-    queue = bench.open(URI, READ, subscriptions=[])
-    bench.core.configure_queue(
-        queue,
-        [
-            SubscriptionCore(text, SubscriptionOptions(window, 1 << 20, 0), object())
-            for text in ("x == 1", "x == 2")
-        ],
-        object(),
-        bench.now + 60,
-    )
-    bench.pump()
-    bench.answer()
+    bench, queue = windowed(window, "x == 1", "x == 2", repeat_after=1)
     released, waited = 0, 0.0
     while released < 50 * window:
         bench.wait(0.005)
@@ -146,34 +130,21 @@ def test_a_repetition_that_releases_one_window_of_two_is_a_result(window: int) -
     assert waited < 10
 
 
-def test_nothing_is_repeated_for_a_flow_that_goes_on() -> None:
-    bench = connected(CoreOptions(repeat_after=1))
-    queue = windowed(bench, 100)
-    for number in range(1, 2001):
-        bench.push(queue, number)
-        bench.confirm_many(queue, number)
-        bench.wait(0.001)
-    assert bench.core.repeated == (0, 0)
-
-
-@sweep("pause", [0.003, 0.006, 0.01, 0.05])
-def test_a_slow_steady_flow_is_rarely_repeated(pause: float) -> None:
+@sweep("pause, most", [(0.001, 0), (0.003, 5), (0.006, 5), (0.01, 5), (0.05, 5)])
+def test_a_steady_flow_is_rarely_repeated(pause: float, most: int) -> None:
     """Messages that follow a repetition by chance are no evidence of a standstill."""
-    bench = connected(CoreOptions(repeat_after=1))
-    queue = windowed(bench, 100)
+    bench, queue = windowed(100, repeat_after=1)
     for number in range(1, 1001):
         bench.push(queue, number)
         bench.confirm_many(queue, number)
         bench.wait(pause)
-        while bench.broker.requests:
-            bench.answer()
-    assert bench.core.repeated[0] <= 5
+        bench.answer_all()
+    assert bench.core.repeated[0] <= most
     assert bench.core.repeated[1] == 0
 
 
 def test_a_full_window_owes_nothing_until_a_fifth_of_it_is_confirmed() -> None:
-    bench = connected(CoreOptions(repeat_after=1))
-    queue = windowed(bench, 20)
+    bench, queue = windowed(20, repeat_after=1)
     bench.push(queue, *range(1, 21))
     assert quiet(bench, 50) == []
     bench.confirm_many(queue, 1, 2, 3)
@@ -185,8 +156,7 @@ def test_a_full_window_owes_nothing_until_a_fifth_of_it_is_confirmed() -> None:
 
 def test_repetitions_without_a_message_become_rare() -> None:
     """One message a second is no flow that has stopped."""
-    bench = connected(CoreOptions(repeat_after=0.1))
-    queue = windowed(bench, 1000)
+    bench, queue = windowed(1000, repeat_after=0.1)
     asked = 0
     for number in range(1, 101):
         bench.push(queue, number)
@@ -200,8 +170,7 @@ def test_repetitions_without_a_message_become_rare() -> None:
 
 def test_a_message_after_a_long_silence_is_watched_closely_again() -> None:
     """A limited broker may deliver one message in a second."""
-    bench = connected(CoreOptions(repeat_after=0.1))
-    queue = windowed(bench, 100)
+    bench, queue = windowed(100, repeat_after=0.1)
     quiet(bench, 1000)  # the pause is a minute
     before = bench.core.repeated[0]
     for number in range(1, 4):
@@ -228,41 +197,35 @@ def test_a_broker_that_worked_long_for_a_repetition_rests_four_times_as_long(ans
     assert len(quiet(bench, 0.4)) == 1
 
 
-# ---- confirmations in parts
-
-
 def test_a_fifth_of_the_window_is_confirmed_before_as_many_messages_arrive() -> None:
-    bench = connected()
-    queue = windowed(bench, 100)
+    bench, queue = windowed(100)
     bench.push(queue, *range(1, 101))
     bench.confirm_many(queue, *range(1, 101))
-    assert confirmed(bench) == 20
+    assert len(bench.broker.confirms) == 20
     bench.push(queue, *range(101, 111))
-    assert confirmed(bench) == 20
+    assert len(bench.broker.confirms) == 20
     bench.push(queue, *range(111, 121))
-    assert confirmed(bench) == 40
+    assert len(bench.broker.confirms) == 40
     bench.wait(0.0025)  # nothing arrives: the next group
-    assert confirmed(bench) == 60
+    assert len(bench.broker.confirms) == 60
     bench.wait(0.01)
-    assert confirmed(bench) == 100
+    assert len(bench.broker.confirms) == 100
     bench.confirm_many(queue, *range(101, 121))
     bench.wait(0.01)
-    assert confirmed(bench) == 120
+    assert len(bench.broker.confirms) == 120
     assert bench.broker.confirms == sorted(bench.broker.confirms)
 
 
 def test_confirmations_without_an_expression_are_sent_at_once() -> None:
-    bench = connected()
-    queue = windowed(bench, 20, "")
+    bench, queue = windowed(20, "")
     bench.push(queue, *range(1, 21))
     bench.confirm_many(queue, *range(1, 21))
-    assert confirmed(bench) == 20
+    assert len(bench.broker.confirms) == 20
 
 
 @sweep("end", ["close", "configure", "stop"])
 def test_all_confirmations_precede_a_request(end: str) -> None:
-    bench = connected()
-    queue = windowed(bench, 100)
+    bench, queue = windowed(100)
     bench.push(queue, *range(1, 101))
     bench.confirm_many(queue, *range(1, 101))
     if end == "close":
@@ -272,22 +235,21 @@ def test_all_confirmations_precede_a_request(end: str) -> None:
     else:
         bench.core.stop(object(), bench.now, bench.now + 60)
         bench.pump()
-    assert confirmed(bench) == 100
+    assert len(bench.broker.confirms) == 100
 
 
 def test_confirmations_held_back_when_the_connection_is_lost_are_repeated_for_redeliveries() -> None:
-    bench = connected()
-    queue = windowed(bench, 100)
+    bench, queue = windowed(100)
     bench.push(queue, *range(1, 101))
     bench.confirm_many(queue, *range(1, 101))
-    assert confirmed(bench) == 20
+    assert len(bench.broker.confirms) == 20
     bench.lose()
     bench.connect()
     bench.answer_all()
     bench.push(queue, *range(21, 101))
     assert bench.numbers_received == [*range(1, 101)]  # no message a second time
     bench.wait(0.01)
-    assert confirmed(bench) == 80
+    assert len(bench.broker.confirms) == 80
 
 
 @pytest.mark.parametrize("answered", [True, False])
@@ -324,37 +286,22 @@ def test_a_deprecation_of_the_client_is_reported() -> None:
     assert [event for event in bench.happened if isinstance(event, ClientDeprecated)]
 
 
-def arrive_after(bench: Bench, queue: QueueCore, first: int) -> None:
-    """Answer the repetition, and deliver messages at once."""
-    bench.answer_all()
-    bench.push(queue, *range(first, first + 20))
-    bench.confirm_many(queue, *range(first, first + 20))
-
-
-def test_messages_after_a_suspension_are_not_the_result_of_a_repetition() -> None:
-    """The process stood still: the messages were on their way before the subscriptions were repeated."""
-    bench = connected(CoreOptions(repeat_after=1))
-    queue = windowed(bench, 100)
+@sweep("cause", ["a suspension of the process", "a new subscription"])
+def test_messages_of_another_cause_are_not_the_result_of_a_repetition(cause: str) -> None:
+    """They were on their way before the subscriptions were repeated, or are those of a group's new bucket."""
+    bench, queue = windowed(100, repeat_after=1)
     for first in range(1, 401, 20):
-        before = bench.core.repeated[0]
-        bench.now += 100
-        bench.core.tick(bench.now)
+        if cause == "a suspension of the process":
+            bench.now += 100
+            bench.core.tick(bench.now)
+        else:
+            bench.wait(2)
+            wanted = bench.subscriptions([f"x == {first}"])
+            bench.core.configure_queue(queue, wanted, object(), bench.now + 60)
         bench.pump()
-        assert bench.core.repeated[0] == before + 1
-        arrive_after(bench, queue, first)
-    assert bench.core.repeated[1] == 0
-    assert DeliveryRevived(URI) not in bench.happened
-
-
-def test_messages_of_a_new_subscription_are_not_the_result_of_a_repetition() -> None:
-    """The buckets of a group, for example."""
-    bench = connected(CoreOptions(repeat_after=1))
-    queue = windowed(bench, 100)
-    for first in range(1, 401, 20):
-        bench.wait(2)
-        bench.core.configure_queue(queue, bench.subscriptions([f"x == {first}"]), object(), bench.now + 60)
-        bench.pump()
-        arrive_after(bench, queue, first)
+        bench.answer_all()
+        bench.push(queue, *range(first, first + 20))
+        bench.confirm_many(queue, *range(first, first + 20))
     assert bench.core.repeated[0] > 10
     assert bench.core.repeated[1] == 0
     assert DeliveryRevived(URI) not in bench.happened

@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 
 from bmq.errors import ProtocolError
 from bmq.protocol.framing import Framer
+from bmq.wire.ack import encode_acks
+from bmq.wire.confirm import encode_confirm, pack_confirms
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEARTBEAT_REQ, Event, pack_event_header
-from bmq.wire.push import decode_push_runs
+from bmq.wire.push import decode_push_runs, encode_push
+from bmq.wire.put import encode_put
 from tests.hostile import damaged
 from tests.sweeps import sweep
 from tests.transcripts import recorded
@@ -54,12 +57,6 @@ def feed_all(framer: Framer, chunks: Iterable[bytes]) -> tuple[list[bytes], Prot
     return events, error
 
 
-# Any chunks
-
-
-# Bounded work and memory
-
-
 @sweep("sizes", [[2], [1, 4096], [4095]])
 def test_chunks_take_no_more_memory_than_their_bytes(sizes: list[int]) -> None:
     size = 300_000
@@ -73,9 +70,6 @@ def test_chunks_take_no_more_memory_than_their_bytes(sizes: list[int]) -> None:
     finally:
         tracemalloc.stop()
     assert framer.buffered == size - 2
-
-
-# Received into the framer's own memory
 
 
 def written(framer: Framer, data: bytes) -> int:
@@ -178,9 +172,6 @@ def test_the_space_is_given_up_after_a_huge_event_and_at_the_next_small_one(size
     assert framer.bulky is (len(sizes) == 1)
 
 
-# What ends the stream
-
-
 @sweep(
     "bad, field, offset, message",
     [
@@ -251,9 +242,6 @@ def test_a_damaged_stream_is_events_or_an_error(pieces: list[bytes], sizes: list
     assert str(same) == str(error)
 
 
-# As a broker reads
-
-
 @sweep("size", [1, 3, 1000])
 def test_a_broker_skips_events_with_an_invalid_header(size: int) -> None:
     senseless = [
@@ -311,3 +299,33 @@ def test_only_events_with_messages_may_be_as_large_as_messages(chunk: int) -> No
     assert error is not None
     assert "a request of 101 bytes exceeds the limit of 100" in str(error)
     assert framer.buffered == 0
+
+
+GUID = bytes(range(0x10, 0x20))
+KEY = "101112131415161718191a1b1c1d1e1f"
+#: What writes structures, and the bytes written by hand.
+BIG_ENDIAN: list[tuple[bytes, str]] = [
+    (pack_event_header(0x01020304, EventType.PUT, 0xA0), "01020304 4202a000"),
+    (
+        encode_put(0x01020304, GUID, b"x", flags=1),
+        f"1000000a 00000009 01020304 {KEY} a93c5f93 00000000 78030303",
+    ),
+    (
+        encode_push(0x01020304, GUID, b"x\3\3\3", bytes.fromhex("0400000205060708"), 4, 0x0102),
+        f"4000000b 00000208 01020304 {KEY} 01020000 04000002 05060708 78030303",
+    ),
+    (
+        encode_acks([(6, 0x010203, GUID, 0x04050607)]),
+        f"00000024 45020000 16000000 06010203 {KEY} 04050607",
+    ),
+    (
+        pack_confirms([encode_confirm(0x01020304, GUID, 0x05060708)]),
+        f"00000024 43020000 16000000 01020304 {KEY} 05060708",
+    ),
+]
+
+
+@sweep("data, text", BIG_ENDIAN)
+@pytest.mark.statement("3.15")
+def test_integers_are_big_endian(data: bytes, text: str) -> None:
+    assert data.hex() == text.replace(" ", "")

@@ -1,22 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Liveness: a silent peer is asked, reported and given up, as is a peer that sends and answers nothing."""
+"""Liveness: a peer that is silent or answers nothing is reported, and given up; so are other stalls reported.
+
+A stall is a live connection without progress: it is reported once, and so is its end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bmq.errors import ConnectionFailed
+from bmq.errors import AckStatus, ConnectionFailed
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import Stalled, StallOver
 from bmq.protocol.client.queue import QueueCore
+from bmq.protocol.heartbeat import Heartbeat, HeartbeatAction
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEARTBEAT_RSP, pack_event_header
-from tests.protocol.bench import Bench, guid
+from tests.protocol.bench import WRITE, Bench, guid
 from tests.sweeps import sweep
 
+URI = "bmq://d/q"
 LIMIT = 12.0
+PATIENCE = LIMIT / 2
 BLOCKED = 60.0
 
 
@@ -26,7 +35,13 @@ def connected(liveness: float | None = LIMIT, **welcome: int) -> Bench:
     return bench
 
 
+def opened() -> tuple[Bench, QueueCore]:
+    bench = connected()
+    return bench, bench.open(URI)
+
+
 def stalls(bench: Bench) -> list[str]:
+    """The causes of stalls, with a minus for their ends."""
     return [
         event.cause if isinstance(event, Stalled) else f"-{event.cause}"
         for event in bench.happened
@@ -54,17 +69,34 @@ def course(bench: Bench) -> Iterator[tuple[float, str]]:
             yield round(bench.now - began, 1), what
 
 
-# a silent broker
+def live(bench: Bench, seconds: float, step: float = 0.5) -> None:
+    """Time passes; the broker answers heartbeats, and nothing else."""
+    end = bench.now + seconds
+    while bench.now < end - 1e-9:
+        bench.wait(min(step, end - bench.now))
+        if bench.up:
+            bench.broker.pulses = 0
+            bench.send(HEARTBEAT_RSP)
 
 
-def test_a_silent_broker_is_asked_then_reported_then_given_up() -> None:
-    assert list(course(connected())) == [(4.0, "asked"), (6.0, "silence"), (12.0, "given up")]
+@sweep("max_missed", [0, 2, 10])
+def test_a_silent_broker_is_asked_then_reported_then_given_up(max_missed: int) -> None:
+    """Whatever the configuration of the broker is."""
+    bench = connected(interval_ms=3000, max_missed=max_missed)
+    events = list(course(bench))
+    assert events[0] == ((3.0 if max_missed else 4.0), "asked")
+    assert [each for each in events if each[1] != "asked"] == [(6.0, "silence"), (12.0, "given up")]
+    (error,) = bench.failures
+    assert isinstance(error, ConnectionFailed)
+    assert "the broker has been silent" in str(error)
+    assert error.retryable
 
 
 def test_an_answer_ends_the_silence_at_once() -> None:
     bench = connected()
     bench.wait(7.0)
     assert stalls(bench) == ["silence"]
+    assert bench.core.stalls(bench.now) == {"silence": "the broker has been silent for 7.0 s"}
     bench.send(HEARTBEAT_RSP)
     assert stalls(bench) == ["silence", "-silence"]
     assert bench.core.silence(bench.now) == 0.0
@@ -112,34 +144,9 @@ def test_an_answer_moves_the_next_look_back() -> None:
     ]
 
 
-@sweep("max_missed", [0, 2, 10])
-def test_a_broker_that_falls_silent_is_given_up_whatever_its_configuration(max_missed: int) -> None:
-    bench = connected(interval_ms=3000, max_missed=max_missed)
-    bench.wait(LIMIT / 3)
-    assert "HEARTBEAT_REQ" in bench.broker.log
-    bench.wait(LIMIT)
-    (error,) = bench.failures
-    assert isinstance(error, ConnectionFailed)
-    assert "the broker has been silent" in str(error)
-    assert error.retryable
-
-
-def test_answering_broker_is_kept_and_an_idle_session_sends_only_heartbeat_requests() -> None:
-    bench = connected()
-    for _ in range(1000):
-        bench.wait(1.0)
-        if bench.broker.pulses:
-            bench.broker.pulses = 0
-            bench.send(Bench.pulse(response=True))
-    assert bench.failures == []
-    assert set(bench.broker.log) == {"clientIdentity", "HEARTBEAT_REQ"}
-    assert bench.broker.log.count("HEARTBEAT_REQ") <= 1000 / (LIMIT / 3)
-
-
 @sweep("talk", ["byte", "ack", "push"])
 def test_every_byte_of_the_broker_counts(talk: str) -> None:
-    bench = connected()
-    queue = bench.open("bmq://d/q")
+    bench, queue = opened()
     if talk == "byte":
         bench.send(pack_event_header(100_000, EventType.PUSH))
     # Without answers, only the time before their absence counts.
@@ -172,12 +179,13 @@ def test_silence_does_not_count_while_reading_is_paused(max_missed: int) -> None
     assert len(bench.failures) == 1
 
 
-def test_a_slow_line_that_takes_bytes_is_no_silence() -> None:
+def test_a_slow_line_that_takes_bytes_is_no_stall() -> None:
     bench = connected(interval_ms=3000, max_missed=1)
+    bench.post(bench.open(URI), 1)
     for _ in range(100):
         bench.wait(2.9)
         bench.core.written(bench.now)
-    assert bench.failures == []
+    assert bench.failures == stalls(bench) == []
     bench.wait(LIMIT)
     assert len(bench.failures) == 1
 
@@ -201,9 +209,6 @@ def test_no_request_behind_a_disconnect() -> None:
     assert "HEARTBEAT_REQ" not in bench.broker.log
 
 
-# a peer that sends, and answers nothing
-
-
 def receive(
     bench: Bench, queue: QueueCore, seconds: float, size: int, *, answers: bool = False, every: float = 0.5
 ) -> None:
@@ -224,8 +229,7 @@ SPARSE, DENSE = 100, 64 * 1024
 
 def test_link_with_messages_and_without_answers_is_reported_and_dropped() -> None:
     """A middlebox acknowledges our bytes and drops them, and goes on to deliver."""
-    bench = connected()
-    queue = bench.open("bmq://d/q")
+    bench, queue = opened()
     receive(bench, queue, LIMIT / 2 - 0.5, SPARSE)
     assert stalls(bench) == []
     receive(bench, queue, 1.0, SPARSE)
@@ -243,28 +247,21 @@ def test_link_with_messages_and_without_answers_is_reported_and_dropped() -> Non
 
 def test_an_answer_behind_a_backlog_is_waited_for() -> None:
     """On a slow line a full window takes minutes, and the answer is behind it."""
-    bench = connected()
-    queue = bench.open("bmq://d/q")
+    bench, queue = opened()
     receive(bench, queue, 100 * LIMIT, DENSE)
     assert bench.failures == []
     assert stalls(bench) == ["answers"], "reported once, however long it takes"
     bench.send(HEARTBEAT_RSP)
     assert stalls(bench) == ["answers", "-answers"]
     assert bench.core.stalls(bench.now) == {}
-
-
-def test_once_few_messages_arrive_a_missing_answer_counts() -> None:
-    bench = connected()
-    queue = bench.open("bmq://d/q")
     receive(bench, queue, 10 * LIMIT, DENSE)
     assert bench.failures == []
     receive(bench, queue, 3 * LIMIT, SPARSE)
-    assert len(bench.failures) == 1
+    assert len(bench.failures) == 1, "behind few messages, a missing answer counts"
 
 
 def test_a_request_behind_unacknowledged_posts_has_time_to_arrive() -> None:
-    bench = connected()
-    queue = bench.open("bmq://d/q")
+    bench, queue = opened()
     bench.core.post(queue, guid(1), bytes(1 << 20), 1, bench.now)
     bench.pump()
     posted = bench.now
@@ -273,45 +270,176 @@ def test_a_request_behind_unacknowledged_posts_has_time_to_arrive() -> None:
     assert len(bench.failures) == 1
 
 
-@pytest.mark.parametrize("answer", ["ack", "control"])
-def test_every_answer_counts(answer: str) -> None:
-    bench = connected()
-    queue = bench.open("bmq://d/q")
+@sweep("what", ["ack", "control", "pause", "write"])
+def test_missing_answer_counts_only_while_it_can_arrive(what: str) -> None:
+    """Any answer will do; the session may not read, or its request may wait behind its own output."""
+    bench, queue = opened()
     for number in range(100):
         receive(bench, queue, LIMIT / 4, SPARSE)
-        if answer == "ack":
+        if what == "ack":
             bench.post(queue, number)
             bench.ack_all()
-        else:
+        elif what == "control":
             bench.configure(queue, "", token=number)
             bench.answer_all()
-    assert bench.failures == []
-    assert stalls(bench) == []
-
-
-@pytest.mark.parametrize("kind", ["pause", "write"])
-def test_missing_answer_counts_only_while_it_can_arrive(kind: str) -> None:
-    """The session does not read, or its request waits behind its own output."""
-    bench = connected()
-    queue = bench.open("bmq://d/q")
-    for _ in range(100):
-        receive(bench, queue, LIMIT / 4, SPARSE)
-        if kind == "pause":
+        elif what == "pause":
             bench.core.pause_reading(True, bench.now)
             bench.wait(LIMIT)
             bench.core.pause_reading(False, bench.now)
         else:
             bench.core.written(bench.now)
-    assert bench.failures == []
+    assert bench.failures == stalls(bench) == []
     receive(bench, queue, 2 * LIMIT, SPARSE)
     assert len(bench.failures) == 1
 
 
 def test_a_loop_that_is_blocked_again_and_again_convicts_no_peer_that_sends() -> None:
     """Each turn of the loop reads one chunk, and the answer is in a later chunk."""
-    bench = connected()
-    queue = bench.open("bmq://d/q")
+    bench, queue = opened()
     for number in range(100):
         tick(bench, BLOCKED)
         bench.push(queue, number)
     assert bench.failures == []
+
+
+@sweep("how", ["post", "many", "event"])
+def test_posts_without_outcome_stall_after_half_of_the_limit(how: str) -> None:
+    bench, queue = opened()
+    live(bench, 100.0)
+    post(bench, queue, how)
+    live(bench, PATIENCE - 0.5)
+    assert stalls(bench) == []
+    live(bench, 0.6)
+    assert stalls(bench) == ["posts"]
+    live(bench, 100.0)
+    assert stalls(bench) == ["posts"], "one event, however long it takes"
+    assert bench.core.stalls(bench.now)["posts"].endswith("for 106 s")
+    bench.ack_all()
+    assert stalls(bench) == ["posts", "-posts"]
+    assert bench.core.stalls(bench.now) == {}
+    post(bench, queue, how, 100)
+    live(bench, PATIENCE + 0.1)
+    assert stalls(bench) == ["posts", "-posts", "posts"]
+
+
+def post(bench: Bench, queue: QueueCore, how: str, first: int = 1) -> None:
+    if how == "post":
+        bench.post(queue, first)
+    elif how == "many":
+        bench.post_many(queue, first, first + 1)
+    else:
+        bench.post_event(queue, first, first + 1)
+
+
+def test_a_full_window_with_flowing_acknowledgements_is_no_stall() -> None:
+    bench, queue = opened()
+    bench.post(queue, *range(100))
+    for _ in range(100):
+        live(bench, PATIENCE - 1.0)
+        put = bench.broker.puts.pop(0)
+        bench.send(bench.broker.ack([put]))
+    assert stalls(bench) == []
+
+
+def test_a_stuck_queue_is_reported_beside_a_moving_queue() -> None:
+    bench = connected()
+    stuck, moving = bench.open(URI), bench.open("bmq://d/moving")
+    bench.post(stuck, 0)
+    (held,) = bench.broker.puts
+    for number in range(1, 20):
+        live(bench, 1.0)
+        bench.broker.puts.clear()
+        bench.post(moving, number)
+        bench.ack_all()
+    assert stalls(bench) == ["posts"]
+    assert URI in bench.core.stalls(bench.now)["posts"]
+    bench.send(bench.broker.ack([held], AckStatus.LIMIT_MESSAGES))
+    assert stalls(bench) == ["posts", "-posts"], "a refusal is an outcome too"
+
+
+def test_requests_without_answer_stall_and_name_the_queue() -> None:
+    bench = connected()
+    bench.begin_open(URI)
+    live(bench, PATIENCE + 0.1)
+    assert stalls(bench) == ["requests"]
+    assert bench.core.stalls(bench.now) == {
+        "requests": f"the broker has not answered openQueue of {URI} for 6.1 s"
+    }
+    bench.answer()
+    assert stalls(bench) == ["requests", "-requests"]
+    live(bench, PATIENCE + 0.1)
+    assert stalls(bench) == ["requests", "-requests", "requests"], "the configuration is not answered either"
+
+
+def test_silence_explains_posts_without_outcome() -> None:
+    bench, queue = opened()
+    bench.post(queue, 1)
+    bench.wait(LIMIT - 1.0)
+    assert stalls(bench) == ["silence"]
+    live(bench, PATIENCE)
+    assert stalls(bench) == ["silence", "-silence", "posts"]
+
+
+def test_a_lost_connection_ends_every_stall_and_posts_sent_again_have_time_again() -> None:
+    bench = connected()
+    queue = bench.open(URI, WRITE)
+    bench.post(queue, 1)
+    live(bench, PATIENCE + 1.0)
+    assert stalls(bench) == ["posts"]
+    bench.lose()
+    assert bench.core.stalls(bench.now) == {}
+    bench.wait(100.0)
+    bench.connect()
+    bench.answer_all()
+    live(bench, PATIENCE - 0.5)
+    assert stalls(bench) == ["posts"]
+    live(bench, 1.0)
+    assert stalls(bench) == ["posts", "posts"]
+
+
+def test_paused_reading_is_no_stall() -> None:
+    bench, queue = opened()
+    bench.post(queue, 1)
+    bench.begin_open("bmq://d/other")
+    bench.core.pause_reading(True, bench.now)
+    bench.wait(40.0)
+    assert stalls(bench) == []
+    assert bench.core.silence(bench.now) is None
+    bench.core.pause_reading(False, bench.now)
+    live(bench, PATIENCE - 0.1)
+    assert stalls(bench) == []
+    live(bench, 2.0)
+    assert stalls(bench) == ["posts", "requests"]
+
+
+NOTHING, SEND, DEAD = HeartbeatAction.NOTHING, HeartbeatAction.SEND, HeartbeatAction.GIVE_UP
+
+
+def run(heartbeat: Heartbeat, heard: list[bool], interval: float = 3.0) -> list[HeartbeatAction]:
+    """Poll once an interval; ``heard`` says whether an event arrived in it."""
+    pulses = []
+    for i, something in enumerate(heard, 1):
+        if something:
+            heartbeat.heard = True
+        pulses.append(heartbeat.poll(i * interval))
+    return pulses
+
+
+@given(st.integers(1, 5), st.integers(0, 8), st.lists(st.booleans(), max_size=60))
+def test_the_first_close_comes_after_the_grace_and_enough_silence(
+    max_missed: int, grace: int, heard: list[bool]
+) -> None:
+    pulses = run(Heartbeat(3.0, max_missed, now=0.0, grace=grace), heard)
+    for i, (something, pulse) in enumerate(zip(heard, pulses, strict=True)):
+        if DEAD in pulses[:i] or something:
+            assert pulse is NOTHING
+        else:
+            assert pulse in (SEND, DEAD)
+    if DEAD in pulses:
+        end = pulses.index(DEAD)
+        assert end >= max_missed + (0 if any(heard[:end]) else grace)
+        assert not any(heard[end - max_missed : end + 1]), "given up on a peer that was heard"
+    else:
+        lengths = [(something, len(list(same))) for something, same in groupby(heard)]
+        for place, (something, length) in enumerate(lengths):
+            assert something or length <= max_missed + (0 if place else grace)

@@ -3,20 +3,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, defaultdict
 from typing import Any
-
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    multiple,
-    precondition,
-    rule,
-)
 
 from bmq.errors import AckStatus, QueueClosed, SessionClosed, StateError, StatusCategory, UsageError
 from bmq.protocol.client.core import CoreOptions, SessionState
@@ -26,10 +14,8 @@ from bmq.wire.put import DecodedPut
 from tests.fakes.broker import FEATURES
 from tests.protocol.bench import READ, WRITE, Bench, guid, held
 
-__all__ = ["OLD", "STEPS", "URIS", "Walk"]
+__all__ = ["BEFORE_DRAINING", "OLD", "URIS", "Walk"]
 
-#: The number of steps of a walk.
-STEPS = 100
 
 URIS = ["bmq://d/a", "bmq://d/b", "bmq://d/f", "bmq://d/f?id=foo", "bmq://d/f?id=bar"]
 OLD = "PROTOCOL_ENCODING:JSON"
@@ -49,45 +35,22 @@ TAKES_POSTS = {
 }
 NOT_YET_OPEN = {QueueState.BEHIND, QueueState.WAITING, QueueState.OPENING, QueueState.CONFIGURING}
 
-counts = st.integers(0, 3)
-timeouts = st.sampled_from([30, 1])
-#: A small number, so that messages are delivered and confirmed again.
-messages = st.integers(1, 5)
 
+class Walk:
+    """A session from beginning to end.
 
-def seldom(walk: Walk) -> bool:
-    """Delay steps that would otherwise prevent all other steps."""
-    return walk.steps % 3 == 0
+    Args:
+        drop: whether the client drops redeliveries of confirmed messages.
+        patient: whether a broker answers all requests at the end.
+        opened: queues that are open at the beginning.
+        suspends: whether these queues are suspended on an unhealthy host.
+    """
 
-
-class Walk(RuleBasedStateMachine):
-    """A session from beginning to end."""
-
-    queues = Bundle[QueueCore]("queues")
-
-    @initialize(
-        target=queues,
-        reopen_timeout=st.sampled_from([60, 20, 2]),
-        drop=st.booleans(),
-        quiet_for=st.sampled_from([STEPS, STEPS, STEPS, 20]),
-        patient=st.booleans(),
-        opened=st.lists(st.sampled_from(URIS), unique=True, max_size=3),
-        suspends=st.booleans(),
-    )
-    def begin(
-        self,
-        reopen_timeout: float,
-        drop: bool,
-        quiet_for: int,
-        patient: bool,
-        opened: list[str],
-        suspends: bool,
-    ) -> Any:
+    def __init__(
+        self, reopen_timeout: float, drop: bool, patient: bool, opened: list[str], suspends: bool
+    ) -> None:
         self.bench = Bench(CoreOptions(reopen_timeout=reopen_timeout, drop_confirmed_redeliveries=drop))
         self.drop = drop
-        # For this number of steps the session does not end, and no garbage arrives.
-        self.quiet_for = quiet_for
-        # At the end a broker answers all requests.
         self.patient = patient
         self.steps = 0
         self.all: list[QueueCore] = []
@@ -110,19 +73,10 @@ class Walk(RuleBasedStateMachine):
         if opened:
             self.connect(True)
             self.answer_everything()
-        return multiple(*self.all)
 
     # ---- actions of users
 
-    @rule(
-        target=queues,
-        uri=st.sampled_from(URIS),
-        flags=st.sampled_from([READ | WRITE, READ, WRITE]),
-        count=counts,
-        timeout=timeouts,
-        suspends=st.booleans(),
-    )
-    def open(self, uri: str, flags: QueueFlags, count: int, timeout: float, suspends: bool) -> Any:
+    def open(self, uri: str, flags: QueueFlags, count: int, timeout: float, suspends: bool) -> None:
         token = self.token("open")
         try:
             queue = self.bench.begin_open(
@@ -135,16 +89,12 @@ class Walk(RuleBasedStateMachine):
             )
         except (StateError, SessionClosed):
             self.tokens.discard(token)
-            return multiple()
+            return
         self.opening[token] = queue
         self.remembered = {key: when for key, when in self.remembered.items() if key[0] is not queue}
-        if queue in self.all:
-            return multiple()
-        self.all.append(queue)
-        return queue
+        if queue not in self.all:
+            self.all.append(queue)
 
-    @precondition(lambda self: self.opening)
-    @rule(queue=queues)
     def abandon(self, queue: QueueCore) -> None:
         for token, opening in list(self.opening.items()):
             if opening is queue:
@@ -153,7 +103,6 @@ class Walk(RuleBasedStateMachine):
                 self.bench.core.abandon_queue(queue, self.bench.now, self.bench.now + 10)
                 self.bench.pump()
 
-    @rule(queue=queues, count=counts, timeout=timeouts, pump=st.booleans())
     def configure(self, queue: QueueCore, count: int, timeout: float, pump: bool) -> None:
         queue = self.newest(queue)
         if not queue.readable:
@@ -169,12 +118,9 @@ class Walk(RuleBasedStateMachine):
         if pump:
             self.bench.pump()
 
-    @precondition(seldom)
-    @rule(queue=queues)
     def leave(self, queue: QueueCore) -> None:
         queue.leaving = True
 
-    @rule(queue=queues, timeout=timeouts, at_once=st.booleans())
     def close(self, queue: QueueCore, timeout: float, at_once: bool) -> None:
         token = self.token("close")
         try:
@@ -182,12 +128,6 @@ class Walk(RuleBasedStateMachine):
         except QueueClosed:
             self.tokens.discard(token)
 
-    @rule(
-        queue=queues,
-        count=st.integers(1, 5),
-        how=st.sampled_from(["together", "one by one"]),
-        pump=st.booleans(),
-    )
     def post(self, queue: QueueCore, count: int, how: str, pump: bool) -> None:
         together = how == "together"
         queue = self.newest(queue)
@@ -210,7 +150,6 @@ class Walk(RuleBasedStateMachine):
         if pump:
             self.bench.pump()
 
-    @rule(queue=queues, number=messages, together=st.booleans())
     def confirm(self, queue: QueueCore, number: int, together: bool) -> None:
         if queue.state in NOT_YET_OPEN:
             return  # no consumer has the message yet
@@ -225,15 +164,11 @@ class Walk(RuleBasedStateMachine):
         assert before is None or held(self.bench.core) == before, "a closed queue's confirmation is kept"
         self.bench.pump()
 
-    @precondition(seldom)
-    @rule(healthy=st.booleans(), pump=st.booleans())
     def health(self, healthy: bool, pump: bool) -> None:
         self.bench.core.host_health(healthy)
         if pump:
             self.bench.pump()
 
-    @precondition(lambda self: self.steps >= self.quiet_for)
-    @rule(gracefully=st.booleans())
     def stop(self, gracefully: bool) -> None:
         if gracefully:
             self.bench.core.stop(self.token("stop"), self.bench.now, self.bench.now + 5)
@@ -241,27 +176,14 @@ class Walk(RuleBasedStateMachine):
             self.bench.core.give_up("no reason", self.bench.now)
         self.bench.pump()
 
-    @precondition(lambda self: self.steps >= self.quiet_for and self.bench.state is not SessionState.CLOSED)
-    @rule()
     def drain(self) -> None:
         self.bench.core.drain(self.bench.now)
 
-    @precondition(lambda self: self.bench.state not in BEFORE_DRAINING)
-    @rule()
     def seal(self) -> None:
         self.bench.core.seal(self.bench.now)
 
     # ---- actions of brokers
 
-    @precondition(lambda self: self.bench.up and self.bench.broker.requests)
-    @rule(
-        which=st.sampled_from([0, 0, 0, 1, 2]),
-        how=st.sampled_from(
-            ["accept"] * 5 + ["everything"] * 5 + ["refuse", "refuse for now", "misunderstand", "ignore"]
-        ),
-        dedup_ms=st.sampled_from([300_000, 300_000, 5000, 0]),
-        routing=st.sampled_from([2, 2, 10, 7]),
-    )
     def answer(self, which: int, how: str, dedup_ms: int, routing: int) -> None:
         if how == "everything":
             self.answer_everything()
@@ -305,11 +227,6 @@ class Walk(RuleBasedStateMachine):
                 assert [each.expression for each in queue.subscriptions.committed] == wanted
                 assert list(self.current[queue]) == wanted, "the broker has something else"
 
-    @precondition(lambda self: self.bench.up and self.bench.broker.puts)
-    @rule(
-        picks=st.lists(st.integers(0, 20), min_size=1),
-        status=st.sampled_from([SUCCESS, SUCCESS, AckStatus.LIMIT_MESSAGES, AckStatus.UNKNOWN]),
-    )
     def ack(self, picks: list[int], status: AckStatus) -> None:
         puts = self.bench.broker.puts
         chosen = [put for i, put in enumerate(puts) if i in picks]
@@ -318,8 +235,6 @@ class Walk(RuleBasedStateMachine):
         self.acked = [*self.acked, *chosen][-20:]
         self.bench.send(self.bench.broker.ack(chosen, status))
 
-    @precondition(lambda self: self.bench.core.connected and any(self.streams.values()))
-    @rule(queue=queues, both=st.booleans(), numbers=st.lists(messages, min_size=1, max_size=3, unique=True))
     def push(self, queue: QueueCore, both: bool, numbers: list[int]) -> None:
         """Deliver as a broker may: each message arrives, or was confirmed before."""
         queue = self.newest(queue)
@@ -346,12 +261,6 @@ class Walk(RuleBasedStateMachine):
             else:
                 assert arrived == sorted(stream[s_id] for s_id in s_ids), f"{number} went to {arrived}"
 
-    @precondition(lambda self: self.bench.core.connected and seldom(self))
-    @rule(
-        what=st.sampled_from(["ack", "push", "heartbeat", "garbage"]),
-        number=st.integers(0, 20),
-        s_ids=st.lists(st.integers(0, 500), max_size=2),
-    )
     def say_something_unexpected(self, what: str, number: int, s_ids: list[int]) -> None:
         """Send an acknowledgement that is late, unknown, from another connection, or malformed."""
         bench = self.bench
@@ -361,35 +270,14 @@ class Walk(RuleBasedStateMachine):
             bench.send(bench.broker.push(number % 10, [(guid(99), b"99")], tuple(s_ids)))
         elif what == "heartbeat":
             bench.send(Bench.pulse(response=bool(number % 2)))
-        elif what == "garbage" and self.steps >= self.quiet_for:
-            bench.send(bytes([number, *(s_id % 256 for s_id in s_ids)]) * 10)
-            if bench.core.connected:
-                self.cut()  # later bytes would become part of an unfinished long event
 
     # ---- actions of networks and clocks
-
-    @precondition(lambda self: self.bench.up and seldom(self))
-    @rule()
-    def lose(self) -> None:
-        self.cut()
 
     def cut(self) -> None:
         self.bench.failures.clear()
         self.bench.lose()
         self.new_connection()
 
-    @precondition(
-        lambda self: (
-            not self.bench.core.connected
-            and not self.bench.failures
-            and self.bench.state not in (SessionState.CLOSED, SessionState.SEALED_LOST)
-        )
-    )
-    @rule(
-        at_once=st.booleans(),
-        features=st.sampled_from([FEATURES, FEATURES, FEATURES, OLD]),
-        max_missed=st.sampled_from([0, 0, 0, 3]),
-    )
     def connect(self, at_once: bool, features: str = FEATURES, max_missed: int = 0) -> None:
         if not self.bench.up:
             self.bench.open_channel()
@@ -401,18 +289,16 @@ class Walk(RuleBasedStateMachine):
                 self.bench.broker.welcome(features=features, max_missed=max_missed, interval_ms=2000)
             )
 
-    @rule(seconds=st.sampled_from([1.0, 0.01, 0.5, 2.0, 6.0, 6.0, 40.0, 310.0]))
     def wait(self, seconds: float) -> None:
         self.bench.wait(seconds)
 
     # ---- invariants
 
-    @invariant()
     def all_is_well(self) -> None:
         self.steps += 1
         self.look()
         if self.bench.up and self.bench.failures and self.steps % 3 == 0:
-            self.lose()  # the transport notices the close a little later
+            self.cut()  # the transport notices the close a little later
 
     def look(self) -> None:
         self.note_requests()
@@ -462,10 +348,8 @@ class Walk(RuleBasedStateMachine):
             if queue.sending:
                 assert core.connected or self.bench.failures or not self.bench.up
 
-    def teardown(self) -> None:
+    def end(self) -> None:
         """End the session: no post and no caller may be left waiting."""
-        if sys.exc_info()[0] is not None or not hasattr(self, "bench"):
-            return
         bench = self.bench
         if self.patient and bench.state is not SessionState.CLOSED:
             self.let_the_broker_answer()
@@ -489,7 +373,7 @@ class Walk(RuleBasedStateMachine):
         bench = self.bench
         for _ in range(18):
             if bench.up and bench.failures:
-                self.lose()
+                self.cut()
             while not bench.core.connected and bench.state not in ENDING:
                 self.connect(True)
                 self.look()
