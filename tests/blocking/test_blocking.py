@@ -13,6 +13,7 @@ import pytest
 
 import bmq
 from bmq.testing import BackgroundBroker
+from tests.sweeps import sweep
 
 
 @pytest.mark.statement("7.4")
@@ -47,6 +48,17 @@ def test_failed_messages_are_not_confirmed(session: bmq.blocking.Session, bmq_qu
         again.confirm()
 
 
+def some(queue: bmq.blocking.Queue, count: int) -> list[bytes]:
+    """Receive and confirm some messages."""
+    received: list[bytes] = []
+    for batch in queue.batches(500):
+        received += [message.data for message in batch]
+        batch.confirm()
+        if len(received) >= count:
+            break
+    return received
+
+
 def test_post_many_posts_all_items(queue: bmq.blocking.Queue) -> None:
     """Items come from a list, or from a generator; the generator runs in this thread."""
     threads: set[int] = set()
@@ -60,18 +72,7 @@ def test_post_many_posts_all_items(queue: bmq.blocking.Queue) -> None:
     report = queue.post_many(payloads())
     assert (report.posted, report.acknowledged, report.bytes) == (3000, 3000, 10_890)
     assert threads == {threading.get_ident()}
-    received: list[bytes] = []
-    for message in queue:
-        received.append(message.data)
-        message.confirm()
-        if len(received) == 1000:
-            break
-    for batch in queue.batches(500):
-        received += [message.data for message in batch]
-        batch.confirm()
-        if len(received) == 3002:
-            break
-    assert received == [b"a", b"b", *(b"%d" % number for number in range(3000))]
+    assert some(queue, 3002) == [b"a", b"b", *(b"%d" % number for number in range(3000))]
 
 
 def test_slow_generator_delays_no_post(queue: bmq.blocking.Queue) -> None:
@@ -124,20 +125,13 @@ def test_post_nowait_returns_a_future(queue: bmq.blocking.Queue) -> None:
     queue.flush()
     assert seen == [pending[-1]]
     assert not pending[0].cancel()
-    large = queue.post_nowait(bytes(100_000), tags=["large"], key="k")
-    assert large.result(timeout=10)
+    assert queue.post_nowait(bytes(100_000), tags=["large"], key="k").result(timeout=10)
     assert queue.post(b"last")
-    received: list[bytes] = []
-    for message in queue:
-        received.append(message.data)
-        message.confirm()
-        if len(received) == 2002:
-            break
-    assert received == [*(b"%d" % number for number in range(2000)), bytes(100_000), b"last"]
+    assert some(queue, 2002) == [*(b"%d" % number for number in range(2000)), bytes(100_000), b"last"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
+@sweep(
+    "arguments, error",
     [
         ({"payload": b""}, bmq.InvalidPayload),
         ({"payload": "text"}, bmq.InvalidPayload),
@@ -156,17 +150,12 @@ def test_illegal_arguments_raise_at_once(
     assert queue.unacked == 0
 
 
-def test_full_window_is_logged(broker: str, bmq_queue_uri: str) -> None:
+def test_a_full_window_is_an_error_of_post_nowait_alone(broker: str, bmq_queue_uri: str) -> None:
     with bmq.blocking.connect(broker, max_unacked_messages=2) as session:
         queue = session.open_queue(bmq_queue_uri, write=True)
         posted: list[bmq.blocking.PostFuture] = []
-
-        def fill() -> None:
-            while True:  # until two posts precede the first acknowledgement
-                posted.append(queue.post_nowait(b"x"))
-
-        with pytest.raises(bmq.BufferFull, match="waits for room"):
-            fill()
+        with pytest.raises(bmq.BufferFull, match="waits for room"):  # two posts precede an acknowledgement
+            posted.extend(queue.post_nowait(b"x") for _ in iter(int, 1))
         assert queue.post(b"waits for room")
         queue.flush()
         assert queue.stats().acknowledged == len(posted) + 1
@@ -306,23 +295,6 @@ def test_a_group_receives_its_buckets(broker: str, bmq_queue_uri: str) -> None:
         assert list(group) == []
 
 
-def test_the_strays_of_a_group_reach_a_function_in_a_thread(broker: str, bmq_queue_uri: str) -> None:
-    with bmq.blocking.connect(broker) as session:
-        queue = session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
-        aside = session.open_queue(bmq_queue_uri + ".aside", read=True, write=True)
-
-        def put_aside(message: bmq.blocking.Message) -> None:
-            aside.post(message.data)  # a function may use the session: functions run in a separate thread
-
-        queue.post(b"no key")
-        queue.post(b"good", key="k")
-        with queue.group(keyless=False, strays=put_aside) as group:
-            with group.receive(timeout=10) as message:
-                assert message.data == b"good"
-            assert aside.receive(timeout=10).data == b"no key"
-            assert group.stats().handed_out == 1
-
-
 def test_session_events_and_options(broker: str) -> None:
     told: list[Any] = []
     with bmq.blocking.connect(broker, on_event=told.append, process_name="script") as session:
@@ -337,30 +309,23 @@ def test_session_events_and_options(broker: str) -> None:
 
 
 def test_a_typed_request_returns_a_value_or_raises_the_problem(
-    broker: str, bmq_queue_uri: str, in_thread: Callable[[Callable[[], object]], Any]
+    session: bmq.blocking.Session, bmq_queue_uri: str, in_thread: Callable[[Callable[[], object]], Any]
 ) -> None:
-    problem = b'{"type": "urn:test:odd", "title": "Odd", "detail": "not even", "retryable": true}'
+    asked = session.open_queue(bmq_queue_uri, read=True)
+    numbers = session.open_queue(bmq_queue_uri, write=True).typed(list[int])
     failed = {"bmq_error": "urn:test:odd: not even", "bmq_content_type": "application/problem+json"}
-    with bmq.blocking.connect(broker) as session, bmq.blocking.connect(broker) as other:
-        asked = other.open_queue(bmq_queue_uri, read=True)
 
-        def answer() -> None:
-            for data, properties in ((b'{"a": 42}', {}), (problem, failed)):
-                request = asked.receive(timeout=10)
-                replies = other.open_output(str(request.properties["bmq_reply_to"]))
+    def answer() -> None:
+        for data, properties in ((b'{"a": 42}', {}), (b'{"type": "urn:test:odd", "title": "Odd"}', failed)):
+            with asked.receive(timeout=10) as request:
+                replies = session.open_output(str(request.properties["bmq_reply_to"]))
                 replies.post(data, properties={"bmq_request": request.guid, **properties})
-                request.confirm()
 
-        in_thread(answer)
-        numbers = session.open_queue(bmq_queue_uri, write=True).typed(list[int])
-        assert numbers.request([6, 7], reply=dict[str, int], timeout=10) == {"a": 42}
-        with pytest.raises(bmq.RequestFailed, match="not even") as caught:
-            numbers.request([3], reply=dict[str, int], timeout=10)
-        assert (caught.value.type, caught.value.title, caught.value.retryable) == (
-            "urn:test:odd",
-            "Odd",
-            True,
-        )
+    in_thread(answer)
+    assert numbers.request([6, 7], reply=dict[str, int], timeout=10) == {"a": 42}
+    with pytest.raises(bmq.RequestFailed) as caught:
+        numbers.request([3], reply=dict[str, int], timeout=10)
+    assert (caught.value.type, caught.value.title) == ("urn:test:odd", "Odd")
 
 
 def test_a_table_is_posted_and_received(queue: bmq.blocking.Queue) -> None:
@@ -372,12 +337,10 @@ def test_a_table_is_posted_and_received(queue: bmq.blocking.Queue) -> None:
     assert queue.post_encoded(queue.encode_table(table)).acknowledged == 2
     with queue.tables(properties={"number": pa.int64()}, max_rows=3) as tables:
         assert tables.schema.names == ["value", "number"]
-        batch = tables.receive(timeout=10)
-        rows = batch.num_rows
-        for batch in tables:
+        rows = tables.receive(timeout=10).num_rows
+        while rows < 4:
+            batch = next(iter(tables))
             rows += batch.num_rows
-            if rows == 4:
-                break
         assert batch["value"][-1].as_py() == b"b"
         assert (tables.unconfirmed, tables.confirm(1), tables.confirm(), tables.unconfirmed) == (4, 1, 3, 0)
         queue.post(b"c", properties={"number": 3})
@@ -421,30 +384,27 @@ USES: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
-async def test_use_after_closing_raises_as_in_asyncio(use: str, broker: str, bmq_queue_uri: str) -> None:
-    async def said(there: bool) -> Any:
-        if there:
-            async with bmq.connect(broker) as session:
-                queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
-                await queue.post(b"1")
-                message: Any = await queue.receive(timeout=10)
-        else:
-            with bmq.blocking.connect(broker) as session:
-                queue = session.open_queue(bmq_queue_uri, read=True, write=True)
-                queue.post(b"1")
-                message = queue.receive(timeout=10)
+async def test_use_after_closing_raises_as_in_asyncio(broker: str, bmq_queue_uri: str) -> None:
+    async with bmq.connect(broker) as session:
+        queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+        await queue.post(b"1")
+        message = await queue.receive(timeout=10)
+    with bmq.blocking.connect(broker) as other:
+        blocking = other.open_queue(bmq_queue_uri, read=True)
+        its_message = blocking.receive(timeout=10)  # the message was never confirmed
+
+    async def said(use: Callable[[Any, Any, Any], Any], *objects: Any) -> Any:
         try:
-            result = USES[use](session, queue, message)
+            result = use(*objects)
             return await result if hasattr(result, "__await__") else result
         except bmq.Error as error:
             return type(error), str(error)
 
-    here, there = await said(False), await said(True)
-    assert here == there
-    with bmq.blocking.connect(broker) as session:  # the message was never confirmed, as in asyncio
-        for message in session.open_queue(bmq_queue_uri, read=True).receive_many(timeout=10):
-            message.confirm()
+    for name, use in USES.items():
+        there, here = await said(use, session, queue, message), await said(use, other, blocking, its_message)
+        assert there == here, name
+    with bmq.blocking.connect(broker) as again:
+        again.open_queue(bmq_queue_uri, read=True).receive(timeout=10).confirm()
 
 
 def test_closing_ends_loops(queue: bmq.blocking.Queue, in_thread: Callable[[Any], Any]) -> None:

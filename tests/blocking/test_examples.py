@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import re
@@ -15,7 +15,6 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import nbformat
@@ -31,21 +30,18 @@ NOTEBOOK = EXAMPLES / "notebook.ipynb"
 
 
 @pytest.fixture
-def flask_app(broker: str, bmq_queue_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def flask_app(broker: str, bmq_queue_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("ORDERS_BROKER", broker)
     monkeypatch.setenv("ORDERS_QUEUE", bmq_queue_uri)
-    spec = importlib.util.spec_from_file_location("flask_app", EXAMPLES / "flask_app.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "flask_app", module)
-    spec.loader.exec_module(module)
+    monkeypatch.syspath_prepend(EXAMPLES)
+    module = importlib.import_module("flask_app")
     yield module
     module.orders.close()
+    del sys.modules["flask_app"]
 
 
 @pytest.fixture
-def served(flask_app: ModuleType) -> Iterator[str]:
+def served(flask_app: Any) -> Iterator[str]:
     server = make_server("127.0.0.1", 0, flask_app.app, threaded=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -85,7 +81,7 @@ def test_the_web_application_takes_orders_in_many_threads(
     assert ask(f"{served}/healthy") == (200, {"ready": True})
 
 
-def test_web_application_reports_errors(served: str, flask_app: ModuleType) -> None:
+def test_web_application_reports_errors(served: str, flask_app: Any) -> None:
     assert ask(f"{served}/orders", {"item": "tea"})[0] == 400
     assert ask(f"{served}/orders", {"customer": 1, "item": "tea"})[0] == 202
     flask_app.orders.close()

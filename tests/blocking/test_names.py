@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import re
 from typing import Any
@@ -43,7 +42,6 @@ def without_asyncio(annotation: object) -> str:
 
 
 def parameters(function: Any) -> list[tuple[str, Any, Any, str]]:
-    signature = inspect.signature(function)
     return [
         (
             each.name,
@@ -51,13 +49,17 @@ def parameters(function: Any) -> list[tuple[str, Any, Any, str]]:
             getattr(each.default, "__self__", each.default),
             without_asyncio(each.annotation),
         )
-        for each in signature.parameters.values()
+        for each in inspect.signature(function).parameters.values()
     ]
 
 
 @sweep("there, here", PAIRS.items(), ids=lambda each: each.__name__)
 def test_names_arguments_and_types_are_the_same(there: Any, here: Any) -> None:
     assert current(here) == current(there)
+    for one, other in [("__aiter__", "__iter__"), ("__aenter__", "__enter__"), ("__aexit__", "__exit__")]:
+        assert hasattr(here, other) == hasattr(there, one) or issubclass(there, bmq.MessageBatch)
+        assert not hasattr(here, one)
+    assert not hasattr(here, "__await__")
     for name in current(there):
         one, other = inspect.getattr_static(there, name), inspect.getattr_static(here, name)
         if isinstance(one, property):
@@ -70,13 +72,6 @@ def test_names_arguments_and_types_are_the_same(there: Any, here: Any) -> None:
         returned = "Self" if returned == there.__name__ else returned
         assert str(inspect.signature(other).return_annotation) == returned, name
         assert not inspect.iscoroutinefunction(other), name
-
-
-@sweep("there, here", PAIRS.items(), ids=lambda each: each.__name__)
-def test_blocking_classes_have_the_same_iterators_and_context_managers(there: type, here: type) -> None:
-    for one, other in [("__aiter__", "__iter__"), ("__aenter__", "__enter__"), ("__aexit__", "__exit__")]:
-        assert hasattr(here, other) == hasattr(there, one) or issubclass(there, bmq.MessageBatch)
-    assert not any(hasattr(here, name) for name in ("__aiter__", "__aenter__", "__await__"))
 
 
 @sweep("name", unasync.GENERATED)
@@ -92,12 +87,3 @@ def test_every_name_is_in_the_api_reference(reference: Any, name: str) -> None:
         assert offered(value) <= described(reference, value)
     else:
         assert f"[`{name}`](" in reference.pages()["api/blocking.md"]
-
-
-def test_results_have_the_classes_of_asyncio(queue: bmq.blocking.Queue) -> None:
-    ack = queue.post(b"1")
-    assert isinstance(ack, bmq.Ack)
-    assert isinstance(queue.post_many([b"2"]), bmq.PostReport)
-    assert isinstance(queue.stats(), bmq.stats.QueueStats)
-    assert dataclasses.is_dataclass(queue.session.stats())
-    assert isinstance(queue.session.close(), bmq.CloseReport)

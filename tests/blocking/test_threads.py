@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several threads, lost connections, sleeping programs, and other event loops in the process."""
+"""Several threads, lost connections, deadlines of blocked threads, and other event loops in the process."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,7 +17,6 @@ import pytest
 import bmq
 from bmq.blocking import _portal
 from bmq.testing import BackgroundBroker, FaultProxy
-from tests.ports import reserved_port
 from tests.waiting import eventually
 
 InThread = Callable[[Callable[[], object]], threading.Thread]
@@ -58,53 +59,31 @@ def test_threads_post_and_receive_at_once(
 
 
 def test_slow_thread_delays_no_other_thread(queue: bmq.blocking.Queue, in_thread: InThread) -> None:
-    """Messages that arrive together are shared: while one thread handles its message, another takes the
-    rest.
-    """
+    """Messages that arrive together are shared: while one thread handles its message, others go on."""
     slow, go = threading.Event(), threading.Event()
-    seen: list[bytes] = []
-    others = threading.Event()
 
     def handle_slowly() -> None:
         with queue.receive(timeout=10):
             slow.set()
             assert go.wait(20)
 
-    def handle() -> None:
-        while len(seen) < 99:
-            with queue.receive(timeout=10) as message:
-                seen.append(message.data)
-        others.set()
-
     in_thread(handle_slowly)
     queue.post_many([b"%d" % number for number in range(100)])
     assert slow.wait(10)
-    in_thread(handle)
-    assert others.wait(10)
+    seen = []
+    while len(seen) < 99:
+        with queue.receive(timeout=10) as message:
+            seen.append(message.data)
     go.set()
     assert seen == [b"%d" % number for number in range(1, 100)]
 
 
-@pytest.fixture
-def restarting() -> Any:
-    """An embedded broker with a fixed port, which can be killed and restarted."""
-    with reserved_port() as port:
-        brokers = [BackgroundBroker(port=port)]
-        brokers[0].start()
+async def stopped(broker: bmq.broker.Broker) -> None:
+    await broker.stop()
 
-        class Restarting:
-            uri = brokers[0].uri
 
-            def kill(self) -> None:
-                brokers.pop().stop()
-
-            def restart(self) -> None:
-                brokers.append(BackgroundBroker(port=port))
-                brokers[-1].start()
-
-        yield Restarting()
-        for broker in brokers:
-            broker.stop()
+async def started(broker: bmq.broker.Broker) -> None:
+    await broker.start()
 
 
 def fast() -> Any:
@@ -113,32 +92,25 @@ def fast() -> Any:
 
 
 def test_threads_wait_for_a_restarted_broker(
-    restarting: Any, bmq_queue_uri: str, in_thread: InThread
+    bmq_background_broker: BackgroundBroker, bmq_queue_uri: str, in_thread: InThread
 ) -> None:
-    with bmq.blocking.connect(restarting.uri, reconnect_delays=fast) as session:
+    with bmq.blocking.connect(bmq_background_broker.uri, reconnect_delays=fast) as session:
         queue = session.open_queue(bmq_queue_uri, read=True, write=True)
         received: list[bytes] = []
-        acks: list[bmq.Ack] = []
-
-        def receive() -> None:
-            with queue.receive(timeout=30) as message:
-                received.append(message.data)
-
-        receiver = in_thread(receive)
-        restarting.kill()
+        receiver = in_thread(lambda: received.append(queue.receive(timeout=30).data))
+        bmq_background_broker.call(stopped)
         while session.health().ready:
             time.sleep(0.001)
-        poster = in_thread(lambda: acks.append(queue.post(b"while it is away")))
+        poster = in_thread(lambda: queue.post(b"while it is away"))
         poster.join(0.1)
         assert poster.is_alive()
-        restarting.restart()
+        bmq_background_broker.call(started)
         poster.join(20)
         receiver.join(20)
         assert received == [b"while it is away"]
-        assert acks
 
 
-async def test_prefetched_messages_arrive_once_after_a_reconnect(
+async def test_prefetched_messages_arrive_once_after_a_loss(
     bmq_proxy: FaultProxy, bmq_queue_uri: str
 ) -> None:
     """A loop prefetches messages; messages unseen at a loss of the connection are delivered again."""
@@ -213,9 +185,7 @@ def test_a_failing_callback_does_not_end_the_event_loop(
     assert record.getMessage() == "a callback ended the event loop; the loop continues"
 
 
-async def test_sessions_share_a_thread_and_closing_one_keeps_the_others(
-    broker: str, bmq_queue_uri: str
-) -> None:
+async def test_sessions_share_a_thread_and_closing_one_keeps_others(broker: str, bmq_queue_uri: str) -> None:
     with bmq.blocking.connect(broker) as one, bmq.blocking.connect(broker) as other:
         assert [thread.name for thread in threading.enumerate()].count("bmq") == 1
         queue = one.open_queue(bmq_queue_uri, write=True)
@@ -239,3 +209,95 @@ def test_an_interruption_before_the_loop_has_the_call_leaves_no_error(
             queue.receive()
     queue.post(b"afterwards")
     assert queue.receive(timeout=10).data == b"afterwards"
+
+
+#: A call of each kind with a timeout, on a session and a queue open for both directions.
+CALLS: dict[str, Callable[[bmq.blocking.Session, bmq.blocking.Queue], object]] = {
+    "post": lambda _, queue: queue.post(b"1", timeout=0.1),
+    "receive": lambda _, queue: queue.receive(timeout=0.1),
+    "open_queue": lambda session, queue: session.open_queue(queue.uri + "2", read=True, timeout=0.1),
+    "session.close": lambda session, _: session.close(timeout=0.1),
+    "connect": lambda session, _: bmq.blocking.connect(session.address, connect_timeout=0.1),
+}
+
+
+class Blocking(bmq.Interceptor):
+    """An interceptor that waits for a lock of the application, in the thread of the sessions."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.inside = threading.Event()
+
+    def on_post(self, queue: object, posts: Sequence[Any]) -> None:
+        if posts[0].data == b"blocks":
+            self.inside.set()
+            with self.lock:
+                pass
+
+    @contextmanager
+    def blocks(self, queue: bmq.blocking.Queue) -> Iterator[None]:
+        poster = threading.Thread(target=queue.post, args=(b"blocks",))
+        with self.lock:
+            poster.start()
+            assert self.inside.wait(10)
+            yield
+        poster.join(10)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_blocked_thread_delays_no_deadline(broker: str, bmq_queue_uri: str, name: str) -> None:
+    blocking = Blocking()
+    with bmq.blocking.connect(broker, interceptors=[blocking]) as session:
+        queue = session.open_queue(bmq_queue_uri, read=True, write=True)
+        began = time.monotonic()
+        with blocking.blocks(queue), pytest.raises(bmq.TimedOut, match="something blocks the thread"):
+            CALLS[name](session, queue)
+        assert time.monotonic() - began < 8
+        if "close" not in name:
+            queue.post(b"afterwards", timeout=10)
+
+
+def test_a_timed_out_post_is_posted_once(bmq_background_broker: BackgroundBroker) -> None:
+    with bmq.blocking.connect(bmq_background_broker.uri) as session:
+        queue = session.open_queue("bmq://bmq.test.mem.priority/once", read=True, write=True)
+        bmq_background_broker.call(stopped)
+        with pytest.raises(bmq.TimedOut) as timed_out:
+            queue.post(b"1", timeout=0.1)
+        guid = timed_out.value.guid
+        assert f"post it again with guid='{guid}'" in str(timed_out.value)
+        bmq_background_broker.call(started)
+        assert queue.post(b"1", guid=guid, timeout=20).guid == guid
+        assert [message.data for message in queue.receive_many(timeout=10)] == [b"1"]
+        with pytest.raises(bmq.TimedOut):
+            queue.receive(timeout=0.2)
+
+
+@pytest.mark.parametrize("timeout", [None, 0.2])
+def test_a_log_handler_may_post(bmq_background_broker: BackgroundBroker, timeout: float | None) -> None:
+    """The handler holds its lock while it waits for the session, whose broker goes and comes back."""
+    shipped: list[str] = []
+
+    class Shipping(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            try:
+                queue.post(record.getMessage().encode(), timeout=timeout)
+                shipped.append(record.getMessage())
+            except bmq.Error:
+                pass
+
+    handler = Shipping()
+    logger = logging.getLogger("bmq")
+    with bmq.blocking.connect(bmq_background_broker.uri) as session:
+        queue = session.open_queue("bmq://bmq.test.mem.priority/logs", write=True)
+        logger.addHandler(handler)
+        try:
+            bmq_background_broker.call(stopped)
+            starting = threading.Timer(0.3, bmq_background_broker.call, [started])
+            starting.start()
+            logger.warning("from the application")
+            starting.join()
+            queue.post(b"1", timeout=20)
+            assert session.health().ready
+        finally:
+            logger.removeHandler(handler)
+        assert session.close(10).clean

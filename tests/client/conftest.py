@@ -21,20 +21,13 @@ collect_ignore = [] if TABLES else ["test_cancelling_everything.py"]
 
 
 #: The tests of connections and their ends, which depend on the loop.
-ON_EACH = tuple(
+ON_EACH = [
     f"test_{name}.py"
     for name in (
-        "backpressure",
-        "closing",
-        "connecting",
-        "large_events",
-        "leaks",
-        "lifetime",
-        "loops",
-        "reconnecting",
-        "security",
+        *("backpressure", "closing", "connecting", "health", "leaks", "lifetime"),
+        *("loops", "receiving", "reconnecting", "security"),
     )
-)
+]
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -43,7 +36,7 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
 
 @pytest.fixture(autouse=True)
 def _no_other_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests are about the client, and use their own broker regardless of the environment."""
+    """The tests use their own broker."""
     monkeypatch.delenv("BMQ_BROKER_URI", raising=False)
 
 

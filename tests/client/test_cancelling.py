@@ -82,9 +82,7 @@ async def test_receives_are_atomic(peer: Peer, turns: int) -> None:
         assert sorted(got) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_cancelled_calls_raise_the_cancellation_and_tasks_cancelled_from_outside_hang_no_caller(
-    peer: Peer,
-) -> None:
+async def test_cancelled_calls_raise_it_and_tasks_cancelled_from_outside_hang_no_caller(peer: Peer) -> None:
     """Some libraries cancel all tasks of asyncio.all_tasks()."""
     async with opened(peer, read=True, default_subscription=True, write=True) as (session, queue):
         peer.hold = {"PUT", "OpenQueue"}

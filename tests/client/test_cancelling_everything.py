@@ -346,9 +346,7 @@ NAMES = [name for name in coroutines() if name not in SHOWN and name.partition("
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_call_cancelled_at_any_await_can_be_made_again_at_once(
-    broker: bmq.broker.Broker, name: str
-) -> None:
+async def test_a_call_cancelled_at_any_await_can_be_repeated(broker: bmq.broker.Broker, name: str) -> None:
     call = recipe(name)
     async with bmq.connect(broker.uri) as session, bmq.admin.connect(broker.uri) as admin:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)

@@ -114,9 +114,7 @@ async def flood(peer: Peer, s_id: int, count: int, most: int = 1 << 20) -> int:
 
 
 @WITHOUT_CONSUMER
-async def test_messages_that_no_consumer_takes_count_and_pause_reading(
-    peer: Peer, departed: Departed
-) -> None:
+async def test_messages_no_consumer_takes_count_and_pause_reading(peer: Peer, departed: Departed) -> None:
     happened: list[SessionEvent] = []
     async with bmq.connect(peer.uri, max_buffered_bytes=1_000_000, on_event=happened.append) as session:
         queue, s_id = await departed(peer, session)
@@ -322,9 +320,7 @@ def compressed(number: int, s_id: int, size: int) -> bytes:
 
 
 @WITHOUT_CONSUMER
-async def test_routing_decompresses_a_small_multiple_of_the_received_bytes(
-    peer: Peer, departed: Departed
-) -> None:
+async def test_routing_decompresses_a_small_multiple_of_what_came(peer: Peer, departed: Departed) -> None:
     async with bmq.connect(peer.uri) as session:
         queue, s_id = await departed(peer, session)
         bombs = [compressed(number, s_id, 8 << 20) for number in range(1, 6)]
@@ -338,9 +334,7 @@ async def test_routing_decompresses_a_small_multiple_of_the_received_bytes(
         assert queue.unclaimed == len(bombs)
 
 
-async def test_message_with_too_many_properties_goes_to_the_consumer_of_all_messages(
-    peer: Peer,
-) -> None:
+async def test_message_with_too_many_properties_goes_to_the_consumer_of_all_messages(peer: Peer) -> None:
     async with bmq.connect(peer.uri) as session:
         queue, s_id = await closed(peer, session)
         await filters(queue)
@@ -355,12 +349,12 @@ async def test_message_with_too_many_properties_goes_to_the_consumer_of_all_mess
 
 async def test_a_message_with_too_many_properties_is_never_discarded(peer: Peer) -> None:
     async with opened(peer, read=True) as (session, queue):
-        async with queue.subscribe("x == 2", discard_unmatched=True) as consumer:
-            drained = peer.connection.script.s_ids[0][-1]
-            take_in(session, compressed(1, drained, 1 << 20))
-            take_in(session, compressed(2, drained, 100))
-            assert consumer.buffered == 1
-            assert consumer.stats().confirmed == queue.stats().confirmed - 1
+        consumer = await queue.subscribe("x == 2", discard_unmatched=True)
+        drained = peer.connection.script.s_ids[0][-1]
+        take_in(session, compressed(1, drained, 1 << 20))
+        take_in(session, compressed(2, drained, 100))
+        assert consumer.buffered == 1
+        assert consumer.stats().confirmed == queue.stats().confirmed - 1
 
 
 async def flushes(output: bmq.Queue) -> None:

@@ -152,9 +152,7 @@ async def test_reconnecting_leaks_no_memory(
         assert session.stats().reconnects >= RECONNECTS + LEVELLED
 
 
-async def test_posting_and_consuming_leaks_no_memory(
-    broker_uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_posting_and_receiving_leaks_nothing(broker_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # A session remembers confirmations in two generations. Single messages fill both at the end of each step:
     # otherwise the number of remembered ones depends on the sizes of the batches.
     monkeypatch.setattr(redelivery, "_CAPACITY", 32)

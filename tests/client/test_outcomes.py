@@ -137,9 +137,7 @@ def test_a_program_that_forgets_to_close_loses_no_post(
         ("bmq.run", ["kept posts"]),
     ],
 )
-async def test_posts_without_outcome_are_counted_at_the_end(
-    peer: Peer, start: str, arguments: list[str]
-) -> None:
+async def test_posts_without_outcome_are_counted_at_end(peer: Peer, start: str, arguments: list[str]) -> None:
     """The broker acknowledges nothing; the program must end all the same, and say how many posts are left."""
     peer.hold.add("PUT")
     run = await asyncio.to_thread(program, start, peer.uri, arguments)

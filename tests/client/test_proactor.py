@@ -19,9 +19,7 @@ import bmq
 import bmq.admin
 from bmq import _world
 from bmq.broker import Broker
-from bmq.client.channel import Channel
 from bmq.testing import Direction, FaultProxy
-from tests.fakes.broker import Peer
 from tests.fakes.proactor import ProactorLoop, coarse, windows_error
 
 URI = "bmq://bmq.test.mem.priority/windows"
@@ -89,26 +87,6 @@ def test_posts_in_flight_are_resent_after_a_lost_connection(windows: Run, reset:
             assert session.stats().reconnects == 1
 
     assert (windows(main()).failed_shutdowns > 0) or not reset
-
-
-async def test_a_loss_that_a_loop_reports_twice_is_reported_once(peer: Peer) -> None:
-    """On Windows, asyncio repeats the call if it could not shut down the socket."""
-    lost: list[Exception | None] = []
-
-    class Listening:
-        def channel_data(self, channel: Channel, data: bytes | memoryview) -> None: ...
-
-        def channel_writable(self, channel: Channel, writable: bool) -> None: ...
-
-        def channel_lost(self, channel: Channel, error: Exception | None) -> None:
-            lost.append(error)
-
-    receiver, loop = Listening(), asyncio.get_running_loop()
-    _, channel = await loop.create_connection(lambda: Channel(receiver), "127.0.0.1", peer.port)
-    channel.abort()
-    await channel.wait_closed()
-    channel.connection_lost(windows_error(10054))
-    assert lost == [None]
 
 
 @pytest.mark.parametrize(

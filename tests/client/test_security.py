@@ -13,8 +13,6 @@ import pytest
 import pytest_asyncio
 
 import bmq
-from bmq.broker import Authentication
-from bmq.testing import Simulation
 from tests.certificates import Certificates, make_certificates
 from tests.client.bench import URI, opened
 from tests.fakes.broker import Peer
@@ -59,28 +57,6 @@ async def test_a_callable_is_asked_at_every_authentication(peer: Peer, asynchron
         await eventually(lambda: session.stats().reconnects == 1)
         sent = [connection.script.credentials[0].data for connection in peer.connections]
         assert sent == [b"ann:1", b"ann:2"]
-
-
-def test_credentials_are_renewed_before_they_end() -> None:
-    """In virtual time: on a busy machine, a real lifetime may end before the renewal has a turn."""
-    sim = Simulation(1)
-    users = Authentication(users={"ann": SECRET}, lifetime_ms=3000)
-    given: list[float] = []
-
-    def credentials() -> bmq.Credentials:
-        given.append(sim.now)
-        return bmq.Credentials.basic("ann", SECRET)
-
-    async def main() -> None:
-        broker = sim.broker(auth=users)
-        async with bmq.connect(broker.uri, credentials=credentials) as session:
-            await asyncio.sleep(60)
-            assert session.stats().reconnects == 0
-            assert len(sim.network.connections) == 1
-
-    sim.run(main)
-    assert len(given) >= 20
-    assert all(later - earlier < 3 for earlier, later in itertools.pairwise(given))
 
 
 async def test_a_refused_renewal_reconnects_with_new_credentials(peer: Peer) -> None:

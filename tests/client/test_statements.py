@@ -86,9 +86,7 @@ async def test_the_connection_ends_after_the_answer_to_disconnect(peer: Peer) ->
 
 
 @pytest.mark.statement("7.1")
-async def test_no_call_and_no_event_makes_the_thread_wait(
-    peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_call_or_event_makes_the_thread_wait(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker, in the same thread, reads nothing: a write that waits for it would wait for ever."""
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
@@ -121,9 +119,7 @@ def _rows(count: int, payload: bytes, properties: dict[str, Any]) -> object:
 
 @pytest.mark.parametrize("compression", [bmq.Compression.NONE, bmq.Compression.ZLIB])
 @pytest.mark.statement("3.7")
-async def test_every_way_to_post_sends_the_crc_of_the_bytes_that_travel(
-    peer: Peer, compression: bmq.Compression
-) -> None:
+async def test_every_way_to_post_sends_the_crc_of_its_bytes(peer: Peer, compression: bmq.Compression) -> None:
     """A single post, the posts of a turn, of a list and of a table are encoded in ways of their own."""
     async with opened(peer, write=True, compression=compression) as (_, queue):
         peer.hold.add("PUT")  # the posts stay to be looked at

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from typing import Any
 
@@ -66,13 +65,7 @@ async def test_messages_are_counted_on_their_way_to_a_confirmation(peer: Peer) -
 
 
 async def test_counters_continue_after_a_reconnect(peer: Peer) -> None:
-    async with opened(
-        peer,
-        read=True,
-        write=True,
-        default_subscription=True,
-        reconnect_delays=lambda: itertools.repeat(0.02),
-    ) as (session, queue):
+    async with opened(peer, read=True, write=True, default_subscription=True) as (session, queue):
         consumer = queue.consumers[0]
         peer.connection.push(1, 2)
         await eventually(lambda: consumer.buffered == 2)
@@ -88,8 +81,7 @@ async def test_counters_continue_after_a_reconnect(peer: Peer) -> None:
         late = queue.post_nowait(b"2")
         assert session.stats().unconfirmed == queue.stats().unconfirmed == consumer.stats().unconfirmed == 0
         await eventually(lambda: session.stats().seconds_disconnected > 0)
-        peer.answer("clientIdentity")
-        peer.answer("PUT")
+        peer.answer("clientIdentity", "PUT")
         await asyncio.gather(sent, late)
         peer.connection.push(1, 2)
         await eventually(lambda: consumer.buffered == 2)
@@ -104,9 +96,7 @@ async def test_counters_continue_after_a_reconnect(peer: Peer) -> None:
         assert queue.stats().retransmitted == 1
 
 
-async def test_messages_that_move_to_another_consumer_are_counted_once_by_the_queue(
-    broker: bmq.broker.Broker,
-) -> None:
+async def test_messages_moved_to_another_consumer_are_counted_once(broker: bmq.broker.Broker) -> None:
     async with opened(broker, read=True, write=True) as (_, queue):
         first = await queue.subscribe(priority=2)
         await queue.post_many([b"1", b"2", b"3"])
@@ -194,13 +184,9 @@ async def test_statistics_are_logged_at_the_interval_and_at_the_end(
     assert last.broker == peer.uri
 
 
-async def test_statistics_go_on_over_a_reconnect_and_end_with_a_lost_session(
-    peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_statistics_end_with_a_lost_session(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "bmq.stats")
-    session = await bmq.connect(
-        peer.uri, log_stats_every=0.01, reconnect_delays=lambda: itertools.repeat(0.0, 3)
-    )
+    session = await bmq.connect(peer.uri, log_stats_every=0.01, reconnect_delays=lambda: iter([0.0] * 3))
     peer.cut()
     await eventually(lambda: records(caplog) and values(records(caplog)[-1])["reconnects"] == "1")
     await peer.stop()

@@ -161,9 +161,7 @@ async def test_text_that_would_arrive_changed_is_never_sent(peer: Peer, what: st
         assert peer.log[sent:] == ["PUT"]
 
 
-async def test_a_consumer_that_is_paused_and_resumed_without_a_connection_receives_again(
-    broker: bmq.broker.Broker,
-) -> None:
+async def test_a_consumer_paused_and_resumed_while_disconnected_receives(broker: bmq.broker.Broker) -> None:
     async with FaultProxy(broker.uri) as proxy, bmq.connect(proxy.uri) as session:
         queue = await session.open_queue(URI, read=True, write=True)
         consumer = await queue.subscribe()
@@ -180,9 +178,7 @@ async def test_a_consumer_that_is_paused_and_resumed_without_a_connection_receiv
         assert message.data == b"1"
 
 
-async def test_a_consumer_that_is_paused_while_it_opens_opens_when_it_is_resumed(
-    broker: bmq.broker.Broker,
-) -> None:
+async def test_a_consumer_paused_while_it_opens_opens_when_it_is_resumed(broker: bmq.broker.Broker) -> None:
     async with opened(broker, read=True, write=True) as (_, queue):
         consumer = queue.subscribe()
         opening = asyncio.create_task(consumer.open())

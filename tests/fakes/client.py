@@ -14,8 +14,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from bmq.protocol.framing import Framer
@@ -98,8 +97,7 @@ def open_queue(
     )
 
 
-@dataclass
-class Got:
+class Got(NamedTuple):
     """A message as it was pushed."""
 
     push: PushMessage
@@ -107,13 +105,12 @@ class Got:
     @property
     def payload(self) -> bytes:
         push = self.push
-        _, payload = split_application_data(
+        return split_application_data(
             push.data,
             has_properties=bool(push.flags & PushFlags.MESSAGE_PROPERTIES),
             schema_id=push.schema_id,
             compression=push.compression,
-        )
-        return payload
+        )[1]
 
     @property
     def out_of_order(self) -> bool:
@@ -144,7 +141,6 @@ class RawClient(ABC):
         """Send bytes."""
 
     def take(self, data: bytes) -> None:
-        """Sort what came."""
         events, error = self._framer.feed(data)
         for event in events:
             self.kinds.append(event.type)
@@ -219,8 +215,6 @@ class SocketClient(RawClient):
             *await asyncio.open_connection(host, port, ssl=tls, server_hostname="localhost" if tls else None)
         )
 
-    # ---- bytes
-
     def send(self, data: bytes) -> None:
         self.writer.write(data)
 
@@ -249,7 +243,6 @@ class SocketClient(RawClient):
             pass
 
     def drop(self) -> None:
-        """Go without a word."""
         self.writer.transport.abort()
 
     async def close(self) -> None:
@@ -275,7 +268,6 @@ class SocketClient(RawClient):
         return message
 
     async def ask(self, body: ControlBody, timeout: float = TIMEOUT) -> ControlBody:
-        """Send a request and return the answer."""
         r_id = self.request(body)
         while True:
             message = decode_event(await self.event(EventType.CONTROL, timeout=timeout), MessageKind.CONTROL)
@@ -284,7 +276,6 @@ class SocketClient(RawClient):
                 return message.body
 
     async def refused(self, body: ControlBody) -> tuple[str, int, str]:
-        """Category, code and message of a failure."""
         status = await self.ask(body)
         assert isinstance(status, Status), status
         return status.category.name, status.code, status.message
@@ -305,17 +296,13 @@ class SocketClient(RawClient):
         await self.open(uri, read=True)
         await self.configure(0, subscription(1, **limits))
 
-    # ---- messages
-
     async def acks(self, count: int) -> list[AckMessage]:
-        """Return the next acknowledgements."""
         while len(self._answered) < count:
             await self._read()
         found, self._answered = self._answered[:count], self._answered[count:]
         return found
 
     async def pushes(self, count: int) -> list[Got]:
-        """Return the next messages."""
         while len(self._got) < count:
             await self._read()
         found, self._got = self._got[:count], self._got[count:]

@@ -37,15 +37,8 @@ _BEGUN = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 #: Errors of Windows, by number: the class that Python raises, and the text.
 _ERRORS: dict[int, tuple[type[OSError], str]] = {
     64: (OSError, "The specified network name is no longer available"),
-    995: (
-        OSError,
-        "The I/O operation has been aborted because of either a thread exit or an application request",
-    ),
     1225: (ConnectionRefusedError, "The remote computer refused the network connection"),
-    10053: (
-        ConnectionAbortedError,
-        "An established connection was aborted by the software in your host machine",
-    ),
+    10053: (ConnectionAbortedError, "An established connection was aborted by the software in your host"),
     10054: (ConnectionResetError, "An existing connection was forcibly closed by the remote host"),
 }
 
@@ -56,12 +49,7 @@ def coarse() -> float:
 
 
 def windows_error(number: int, kind: type[OSError] | None = None) -> OSError:
-    """Return an error as Windows reports the error.
-
-    Args:
-        number: the system's number.
-        kind: the class, if asyncio raises another class than Python.
-    """
+    """Return an error of Windows; asyncio raises some of another class than Python does."""
     usual, text = _ERRORS[number]
     error = (kind or usual)(errno.EINVAL, text)
     error.winerror = number  # type: ignore[attr-defined, unused-ignore]
@@ -266,15 +254,8 @@ class ProactorLoop(proactor_events.BaseProactorEventLoop):
         else:
             super().call_exception_handler(context)
 
-    def _make_socket_transport(
-        self,
-        sock: socket.socket,
-        protocol: Any,
-        waiter: asyncio.Future[Any] | None = None,
-        extra: Any = None,
-        server: Any = None,
-    ) -> _Transport:
-        return _Transport(self, sock, protocol, waiter, extra, server)
+    def _make_socket_transport(self, *args: Any, **kwargs: Any) -> _Transport:
+        return _Transport(self, *args, **kwargs)
 
     def run_forever(self) -> None:
         # As asyncio.windows_events does.

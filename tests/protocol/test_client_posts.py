@@ -249,18 +249,6 @@ def test_closing_the_queue_ends_remaining_posts() -> None:
     assert settled(bench)
 
 
-def test_slices_fill_the_window() -> None:
-    bench, queue = opened(URI, options=CoreOptions(max_unacked_messages=4, max_unacked_bytes=1 << 20))
-    posts = bench.core.posts
-    bench.post_event(queue, 1, 2, 3)
-    assert posts.has_room
-    bench.post_event(queue, 4, 5, 6)
-    assert not posts.has_room
-    bench.send(bench.broker.ack(bench.broker.puts[:4]))
-    assert posts.has_room
-    assert len(posts) == 2
-
-
 def test_longer_acknowledgements_are_read_one_by_one() -> None:
     """A newer broker may append to each."""
     bench, queue = opened(URI)
@@ -350,29 +338,6 @@ def test_posts_gather_into_events_of_a_megabyte() -> None:
     assert b"".join(event.data[8:] for event in events) == b"".join(
         encode_put(queue.q_id, *message) for message in messages
     )
-
-
-def test_posts_of_several_queues_share_events_in_the_order_of_posting() -> None:
-    bench = connected()
-    queues = [bench.open(f"bmq://d/q{number}") for number in range(4)]
-    posted = [(queues[number // 3 % 4], number) for number in range(100)]
-    for queue, number in posted:
-        bench.core.post(queue, guid(number), b"%d" % number, None, bench.now)
-    bench.pump()
-    puts = [(put.queue_id, put.guid, put.data) for put in bench.broker.puts]
-    assert puts == [(queue.q_id, guid(number), b"%d" % number) for queue, number in posted]
-    assert bench.broker.log.count("PUT") == 1
-
-
-@sweep("size", [1, 2047, 2048, 8191, 8192, 50_000, 3_000_000])
-@pytest.mark.statement("3.18")
-def test_payloads_of_any_size_travel_as_they_are(size: int) -> None:
-    bench, queue = opened("bmq://d/q")
-    messages = [outgoing(number, bytes([number]) * max(1, size - number % 4)) for number in range(1, 8)]
-    bench.core.post_many(queue, messages, None, bench.now)
-    for data in everything(bench, limit=100_000):
-        bench.broker.take(data)
-    assert [(put.guid, put.data) for put in bench.broker.puts] == [(m[0], m[1]) for m in messages]
 
 
 def test_a_request_leaves_behind_everything_that_was_added_before() -> None:

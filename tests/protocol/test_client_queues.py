@@ -31,24 +31,16 @@ def test_a_queue_is_opened_with_flags_and_counts_and_never_as_administrator(flag
     assert queue.state is QueueState.OPEN
 
 
-@pytest.mark.statement("4.18")
+@pytest.mark.statement("4.18", "4.19")
 def test_several_requests_are_pending_and_each_answer_is_found_by_its_number() -> None:
     bench = connected()
     uris = [f"{URI}{n}" for n in range(5)]
-    for uri in uris:
-        bench.begin_open(uri, WRITE)
+    assert [bench.begin_open(uri, WRITE).q_id for uri in uris] == [0, 1, 2, 3, 4]
     requests = list(bench.broker.requests)
     assert len({each.r_id for each in requests}) == 5
     for number, request in reversed(list(enumerate(requests))):
         bench.send(bench.broker.accept(request))
         assert set(bench.completed) == set(uris[number:])
-    bench.broker.requests.clear()
-
-
-@pytest.mark.statement("4.19")
-def test_queues_are_numbered_from_0_upwards() -> None:
-    bench = connected()
-    assert [bench.begin_open(f"{URI}{number}", WRITE).q_id for number in range(5)] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.statement("4.21")
@@ -67,17 +59,6 @@ def test_a_stream_is_configured_with_its_application_and_with_each_subscription(
         assert consumer.max_unconfirmed_messages == 1000
         assert consumer.max_unconfirmed_bytes == 1 << 20
         assert consumer.consumer_priority_count == 1
-
-
-@pytest.mark.statement("4.22")
-def test_streams_are_configured_after_opening_on_request_and_before_closing() -> None:
-    bench = connected()
-    queue = bench.begin_open(URI, READ)
-    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
-    bench.configure(queue, "x == 1")
-    assert bench.answer_all() == ["ConfigureStream"]
-    bench.close(queue)
-    assert bench.answer_all() == ["ConfigureStream", "CloseQueue"]
 
 
 def expressions(bench: Bench) -> list[str]:
@@ -131,59 +112,6 @@ def test_applications_of_one_queue_share_its_id() -> None:
     assert bench.numbers_received == [1, 1]
 
 
-def test_an_open_that_times_out_and_succeeds_later_is_closed_again() -> None:
-    bench = connected()
-    queue = bench.begin_open(URI, timeout=5)
-    bench.wait(5)
-    (error,) = bench.completed[URI]
-    assert isinstance(error, RequestTimeout)
-    assert queue.state is QueueState.OVERDUE
-    assert bench.answer_all() == ["OpenQueue", "CloseQueue"]
-    assert queue.state is QueueState.CLOSED
-    assert bench.completed == {URI: [error]}
-    assert bench.core.next_deadline() is None
-    bench.open(URI, token="again")
-
-
-@pytest.mark.parametrize("late", [0, 1], ids=["the first answered first", "the second answered first"])
-def test_the_first_of_two_answers_opens_and_the_second_is_undone(late: int) -> None:
-    """A broker counts the openings of a queue: a single close would not be enough."""
-    bench = connected()
-    bench.begin_open(URI, timeout=5)
-    bench.wait(5)
-    queue = bench.begin_open(URI, token="again", timeout=5)
-    assert bench.broker.log.count("OpenQueue") == 2
-    bench.broker.requests.rotate(late)
-    bench.answer()
-    bench.broker.requests.rotate(1)  # the ConfigureStream before the second OpenQueue
-    bench.answer()
-    assert bench.completed["again"] == [None]
-    assert isinstance(bench.answer(), OpenQueue)
-    (taken_back,) = bench.broker.requests
-    assert isinstance(taken_back.body, CloseQueue)
-    assert not taken_back.body.is_final
-    assert taken_back.body.handle_parameters == queue.handle_parameters()
-    bench.answer_all()
-    assert queue.state is QueueState.OPEN
-    bench.close(queue)
-    closing = [bench.answer(), bench.answer()]
-    assert isinstance(closing[1], CloseQueue)
-    assert closing[1].is_final
-    assert bench.completed["close"] == [None]
-
-
-def test_cleanup_of_a_refused_open_spares_a_later_open() -> None:
-    bench = connected()
-    bench.begin_open(URI, timeout=5)
-    bench.wait(5)
-    bench.begin_open(URI, token="again", timeout=5)
-    bench.broker.requests.rotate(1)
-    bench.refuse()
-    queue = bench.begin_open(URI, token="third")
-    assert bench.answer_all() == ["OpenQueue", "OpenQueue", "ConfigureStream"]
-    assert queue.state is QueueState.OPEN
-
-
 def test_opening_while_disconnected_times_out_and_can_be_abandoned() -> None:
     bench = Bench()
     bench.begin_open(URI, timeout=5)
@@ -228,33 +156,13 @@ def test_a_late_configuration_is_reverted() -> None:
     assert not bench.broker.requests
 
 
-def broker_takes_a_change_late() -> tuple[Bench, QueueCore]:
-    """Return a queue with a change that timed out, and is accepted while a second change is outstanding."""
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_reconnect_removes_a_late_configuration_that_the_broker_refuses_to_replace(answered: bool) -> None:
     bench, queue = opened(URI)
     bench.configure(queue, "x > 1", timeout=5)
     bench.wait(5)
     bench.configure(queue, "y > 1", timeout=5)
-    bench.answer()
-    return bench, queue
-
-
-def test_a_late_configuration_is_reverted_when_the_next_change_is_refused() -> None:
-    bench, queue = broker_takes_a_change_late()
-    bench.refuse()
-    assert isinstance(bench.completed[("y > 1",)][0], ConfigureQueueError)
-    assert expressions(bench) == [""]
-    bench.answer()
-    assert queue.state is QueueState.OPEN
-    assert not bench.broker.requests
-    bench.configure(queue, "z > 1")  # all is well again: a refusal needs no repair
-    bench.refuse()
-    assert not bench.broker.requests
-    assert not bench.failures
-
-
-@pytest.mark.parametrize("answered", [True, False])
-def test_a_reconnect_removes_a_late_configuration_that_the_broker_refuses_to_replace(answered: bool) -> None:
-    bench, queue = broker_takes_a_change_late()
+    bench.answer()  # the first change is accepted late
     bench.refuse()
     if answered:
         bench.refuse()
@@ -272,17 +180,6 @@ def test_a_reconnect_removes_a_late_configuration_that_the_broker_refuses_to_rep
     bench.refuse()
     assert not bench.broker.requests
     assert len(bench.failures) == 1
-
-
-def test_each_change_has_its_own_deadline() -> None:
-    bench, queue = opened(URI)
-    bench.configure(queue, "a > 1", timeout=50)
-    bench.configure(queue, "b > 1", timeout=5)
-    bench.wait(5)
-    assert isinstance(bench.completed[("b > 1",)][0], RequestTimeout)
-    assert ("a > 1",) not in bench.completed
-    bench.answer_all()
-    assert bench.completed[("a > 1",)] == [None]
 
 
 def test_changes_while_disconnected_wait_and_time_out() -> None:
@@ -367,9 +264,13 @@ def test_a_reopened_queue_takes_messages_confirmations_and_posts() -> None:
     assert bench.ack_all() == [1]
 
 
-@pytest.mark.statement("4.13")
+@pytest.mark.statement("4.13", "4.22")
 def test_a_reader_is_deconfigured_before_it_is_closed() -> None:
-    bench, queue = opened(URI)
+    bench = connected()
+    queue = bench.begin_open(URI, READ)
+    assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
+    bench.configure(queue, "x == 1")
+    assert bench.answer_all() == ["ConfigureStream"]
     bench.close(queue)
     assert expressions(bench) == []
     bench.answer()

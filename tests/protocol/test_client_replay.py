@@ -205,32 +205,6 @@ def test_a_recorded_session_is_replayed() -> None:
 GOOD, BAD = Credentials.basic("user", "secret"), Credentials.basic("user", "wrong")
 
 
-def alive(bench: Bench, seconds: int) -> None:
-    """Time passes with a heartbeat answer of the broker every second, more often than negotiated."""
-    for _ in range(seconds):
-        bench.wait(1)
-        bench.send(Bench.pulse(response=True))
-
-
-def test_a_session_with_credentials_renews_them() -> None:
-    replay = Replay("json-authentication", 1)
-    bench = replay.bench
-    connect(replay, GOOD)
-    assert bench.state is SessionState.STARTED
-    alive(bench, 541)
-    assert bench.renewals == 1
-    bench.core.reauthenticate(GOOD, bench.now)
-    bench.pump()
-    replay.client_said(EventType.AUTHENTICATION)
-    assert bench.broker.credentials[1].data == b"user:secret"
-    replay.broker_says()
-    alive(bench, 541)
-    assert bench.renewals == 2
-    bench.broker.log.clear()
-    replay.open("bmq://bmq.test.mem.priority/auth", WRITE, [])
-    assert bench.broker.log == ["OpenQueue", "HEARTBEAT_RSP"]  # the broker had asked
-
-
 @pytest.mark.parametrize(
     ("connection", "credentials", "refusal"),
     [

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues temporarily refused after a reconnect, or not answered, stay open, and the client tries again."""
+"""Queues that cannot be used for now: refused after a reconnect, or suspended on an unhealthy host."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from bmq.errors import AckStatus, RequestError, StatusCategory
 from bmq.protocol.client.core import CoreOptions
 from bmq.protocol.client.events import QueueReopenDelayed, QueueReopenFailed
 from bmq.protocol.client.queue import QueueCore, QueueState
-from bmq.wire.control import QueueFlags
+from bmq.wire.control import ConfigureStream, ControlBody, QueueFlags
 from tests.protocol.bench import READ, WRITE, Bench, connected, opened
 from tests.sweeps import sweep
 
@@ -79,7 +81,7 @@ def works(bench: Bench, queue: QueueCore, *posts: int) -> None:
 
 @each_step
 @sweep("category, code", FOR_NOW)
-def test_a_queue_refused_for_now_is_reopened_on_the_next_connection(
+def test_a_queue_refused_for_now_is_open_after_a_reconnect(
     step: str, category: StatusCategory, code: int
 ) -> None:
     bench, queue = reconnected()
@@ -91,22 +93,6 @@ def test_a_queue_refused_for_now_is_reopened_on_the_next_connection(
     bench.connect()
     assert bench.answer_all() == ["OpenQueue", "ConfigureStream"]
     works(bench, queue, 1, 2)
-
-
-@each_step
-def test_a_queue_not_ready_twice_is_reopened_on_the_same_connection(step: str) -> None:
-    bench, queue = reconnected()
-    for pause in (0.1, 0.2):
-        refuse(bench, step, NOT_READY)
-        bench.wait(pause - 0.01)
-        assert not bench.broker.requests
-        bench.wait(0.01)
-    bench.answer_all()
-    assert delays(bench) == [0.1, 0.2]
-    bench.wait(0.1)
-    works(bench, queue, 1)
-    opened = bench.broker.log.count("OpenQueue") - bench.broker.log.count("CloseQueue")
-    assert opened == (3 if step == "OpenQueue" else 1)  # a refused openQueue opens no queue
 
 
 @each_step
@@ -125,7 +111,7 @@ def test_the_pauses_grow_to_five_seconds_and_begin_anew_on_the_next_connection(s
 @each_step
 @sweep("category, code", FOR_EVER)
 @sweep("before", [0, 1])
-def test_a_final_refusal_closes_the_queue_with_its_cause(
+def test_a_final_refusal_closes_the_queue(
     step: str, category: StatusCategory, code: int, before: int
 ) -> None:
     bench, queue = reconnected()
@@ -192,3 +178,68 @@ def test_a_late_answer_reopens_the_queue(sides: QueueFlags, sent_again: bool) ->
     assert names.count("CloseQueue") == sent_again
     bench.wait(TIMEOUT)
     assert queue.state is QueueState.OPEN
+
+
+def health(bench: Bench, *reports: bool) -> None:
+    for healthy in reports:
+        bench.core.host_health(healthy)
+        bench.pump()
+
+
+def asks_for_nothing(body: ControlBody) -> bool:
+    """Whether a stream has only the placeholder subscription."""
+    assert isinstance(body, ConfigureStream)
+    (only,) = body.stream_parameters.subscriptions
+    return only.consumers[0].max_unconfirmed_messages == 0
+
+
+def test_a_suspending_queue_leaves_and_returns_with_the_hosts_health() -> None:
+    bench, queue = opened(URI, suspends=True)
+    other = bench.open(f"{URI}2")
+    health(bench, False)
+    assert bench.names[-1] == "HostUnhealthy"
+    assert asks_for_nothing(bench.answer())
+    assert not bench.broker.requests  # one request, for the one queue that suspends
+    assert bench.names[-1] == "QueueSuspended"
+    assert (queue.suspended, other.suspended) == (True, False)
+    health(bench, True)
+    assert not asks_for_nothing(bench.answer())
+    assert bench.names[-2:] == ["QueueResumed", "HostHealthRestored"]
+    assert not queue.suspended
+
+
+def test_a_writer_suspends_without_a_request() -> None:
+    bench = connected()
+    bench.open(URI, WRITE, suspends=True)
+    health(bench, False, True)
+    assert bench.names[1:] == ["HostUnhealthy", "QueueSuspended", "QueueResumed", "HostHealthRestored"]
+    assert not bench.broker.requests
+
+
+@pytest.mark.parametrize("healthy", [False, True])
+def test_a_failed_suspend_or_resume_drops_the_connection(healthy: bool) -> None:
+    bench, queue = opened(URI, suspends=True)
+    health(bench, False)
+    if healthy:
+        bench.answer()
+        health(bench, True)
+    bench.refuse()
+    (error,) = bench.failures
+    assert ("resume" if healthy else "suspend") in str(error)
+    bench.lose()
+    bench.connect()
+    bench.answer_all()
+    assert "StateRestored" in bench.names
+    assert bool(queue.subscriptions.committed) is healthy
+    assert bench.names.count("QueueSuspended") == 1
+    assert bench.names.count("QueueResumed") == int(healthy)
+
+
+def test_closing_the_last_suspended_queue_restores_health() -> None:
+    bench, queue = opened(URI, suspends=True)
+    health(bench, False)
+    bench.answer_all()
+    bench.core.host_health(True)
+    bench.close(queue)
+    bench.answer_all()
+    assert bench.names[-1] == "HostHealthRestored"
