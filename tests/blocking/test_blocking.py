@@ -49,7 +49,6 @@ def test_failed_messages_are_not_confirmed(session: bmq.blocking.Session, bmq_qu
 
 
 def some(queue: bmq.blocking.Queue, count: int) -> list[bytes]:
-    """Receive and confirm some messages."""
     received: list[bytes] = []
     for batch in queue.batches(500):
         received += [message.data for message in batch]
@@ -390,7 +389,7 @@ async def test_use_after_closing_raises_as_in_asyncio(broker: str, bmq_queue_uri
         await queue.post(b"1")
         message = await queue.receive(timeout=10)
     with bmq.blocking.connect(broker) as other:
-        blocking = other.open_queue(bmq_queue_uri, read=True)
+        blocking = other.open_queue(bmq_queue_uri, read=True, write=True)
         its_message = blocking.receive(timeout=10)  # the message was never confirmed
 
     async def said(use: Callable[[Any, Any, Any], Any], *objects: Any) -> Any:

@@ -59,13 +59,11 @@ async def _quiet_loop(_no_other_broker: None) -> AsyncIterator[None]:
 
 @pytest_asyncio.fixture
 async def peer() -> AsyncIterator[Peer]:
-    """A scripted broker."""
     async with Peer() as peer:
         yield peer
 
 
 @pytest_asyncio.fixture
 async def broker() -> AsyncIterator[bmq.broker.Broker]:
-    """An embedded broker."""
     async with bmq.broker.Broker() as broker:
         yield broker

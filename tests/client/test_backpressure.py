@@ -57,12 +57,10 @@ async def acknowledge(peer: Peer, session: bmq.Session, *numbers: int) -> None:
 
 
 def sent(peer: Peer) -> list[int]:
-    """The stored and unacknowledged posts."""
     return [int(put.data) for put in peer.connection.script.puts]
 
 
 async def start(*posts: Coroutine[Any, Any, bmq.Ack]) -> list[asyncio.Task[bmq.Ack]]:
-    """Start posts, one after the other."""
     tasks = [asyncio.ensure_future(post) for post in posts]
     for _ in range(3):
         await asyncio.sleep(0)

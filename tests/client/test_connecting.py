@@ -35,7 +35,6 @@ AT_ONCE: dict[str, Any] = {"reconnect_delays": lambda: itertools.repeat(0.0)}
 
 @pytest.fixture
 def closed() -> Iterator[str]:
-    """An address where nobody listens."""
     with reserved_port() as port:
         yield f"tcp://127.0.0.1:{port}"
 

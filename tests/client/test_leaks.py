@@ -63,7 +63,6 @@ class Footprint(NamedTuple):
 
 
 async def assert_flat(work: Callable[[], Awaitable[None]], *, times: int, warm_up: int) -> None:
-    """Repeat an action, and check that nothing is left."""
 
     async def repeat(count: int) -> Footprint:
         for _ in range(count):
@@ -141,7 +140,6 @@ async def test_reconnecting_leaks_no_memory(
             await restored.wait()
 
         async def lose_and_restore() -> None:
-            """Reconnect while a post, a message and a confirmation are under way."""
             post = queue.post_nowait(b"while it breaks")
             await lose()
             await post

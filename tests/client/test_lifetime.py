@@ -66,7 +66,6 @@ async def test_closed_session_leaves_no_task_or_timer(peer: Peer) -> None:
 
 
 def run(script: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a fresh interpreter, beside a broker."""
     prelude = """
         import asyncio, bmq, sys
         from tests.fakes.broker import Peer
@@ -142,7 +141,6 @@ def test_an_unstarted_session_causes_no_warning() -> None:
 
 
 def in_another_loop(call: Callable[[], Any]) -> None:
-    """Make a call in a thread with its own loop."""
 
     async def main() -> None:
         result = call()

@@ -60,7 +60,6 @@ async def turns(count: int) -> None:
 
 
 async def seen(events: AsyncIterator[bmq.events.SessionEvent], kind: type, count: int = 1) -> None:
-    """Wait for some events of a kind."""
     for _ in range(count):
         while not isinstance(await anext(events), kind):
             pass

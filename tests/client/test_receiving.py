@@ -29,7 +29,6 @@ from tests.waiting import eventually
 
 @pytest_asyncio.fixture(params=["tcp", "tcps"])
 async def session(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Peer, bmq.Session]]:
-    """A scripted broker, and a session with it."""
     certificates = make_certificates(tmp_path) if request.param == "tcps" else None
     context = certificates and certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")
     trusted = certificates and certificates.context(ssl.Purpose.SERVER_AUTH)

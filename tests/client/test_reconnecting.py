@@ -249,7 +249,6 @@ class Garbling(Peer):
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses of thousandths of seconds."""
     monkeypatch.setattr(dialer, "_VIOLATION_PAUSE", 0.001)
     monkeypatch.setattr(dialer, "_LONGEST_VIOLATION_PAUSE", 0.01)
 

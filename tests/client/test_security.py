@@ -116,7 +116,6 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest_asyncio.fixture
 async def secure(certificates: Certificates) -> AsyncIterator[Peer]:
-    """A scripted broker behind TLS."""
     async with Peer(certificates.context(ssl.Purpose.CLIENT_AUTH, "broker")) as peer:
         yield peer
 

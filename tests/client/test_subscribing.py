@@ -28,7 +28,6 @@ async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
 
 
 def one_event(*pushed: bytes) -> bytes:
-    """One PUSH event with the messages of several."""
     body = b"".join(event[HEADER_SIZE:] for event in pushed)
     return pack_event_header(HEADER_SIZE + len(body), EventType.PUSH) + body
 

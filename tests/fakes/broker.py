@@ -56,7 +56,6 @@ FEATURES = "PROTOCOL_ENCODING:BER,JSON;MPS:MESSAGE_PROPERTIES_EX;SUBSCRIPTIONS:C
 
 
 def guid(number: int) -> bytes:
-    """Return a recognisable GUID."""
     return b"\x40" + bytes(7) + number.to_bytes(8, "big")
 
 
@@ -86,7 +85,6 @@ class ScriptedBroker:
         self._framer = Framer()
 
     def take(self, data: Iterable[bytes]) -> None:
-        """Read bytes from the client."""
         events, error = self._framer.feed(b"".join(data))
         assert error is None
         for event in events:
@@ -132,7 +130,6 @@ class ScriptedBroker:
         interval_ms: int = 3000,
         max_missed: int = 0,
     ) -> bytes:
-        """The answer to a clientIdentity."""
         message = "" if category == StatusCategory.E_SUCCESS else "go away"
         return encode_event(
             BrokerResponse(
@@ -150,14 +147,12 @@ class ScriptedBroker:
     def admit(
         *, category: StatusCategory = StatusCategory.E_SUCCESS, lifetime_ms: int | None = None
     ) -> bytes:
-        """The answer to an authenticationRequest."""
         message = "" if category == StatusCategory.E_SUCCESS else "wrong password"
         status = Status(category=category, code=0, message=message)
         return encode_event(AuthenticationResponse(status=status, lifetime_ms=lifetime_ms), Codec.JSON)
 
     @staticmethod
     def accept(request: ControlMessage, *, dedup_ms: int = 300_000, routing: int = 2) -> bytes:
-        """The success of a request."""
         body = request.body
         answer: ControlBody
         if isinstance(body, OpenQueue):
@@ -184,7 +179,6 @@ class ScriptedBroker:
         message: str = "not here",
         code: int = -1,
     ) -> bytes:
-        """The failure of a request."""
         status = Status(category=category, code=code, message=message)
         return encode_event(ControlMessage(r_id=request.r_id, body=status), Codec.JSON)
 
@@ -196,7 +190,6 @@ class ScriptedBroker:
 
     @staticmethod
     def ack(puts: Iterable[DecodedPut], status: AckStatus = AckStatus.SUCCESS) -> bytes:
-        """An ACK event."""
         wire = ACK_STATUS_TO_WIRE.get(status, 5)
         return encode_acks([(wire, 0, put.guid, put.queue_id) for put in puts])
 
@@ -216,8 +209,6 @@ class ScriptedBroker:
 
 
 class Connection(asyncio.Protocol):
-    """One client's connection."""
-
     def __init__(self, peer: Peer, script: ScriptedBroker) -> None:
         self.peer = peer
         self.script = script
@@ -276,7 +267,6 @@ class Connection(asyncio.Protocol):
             self.send(script.ack(puts, peer.status))
 
     def push(self, *numbers: int, q_id: int = 0, size: int = 0) -> None:
-        """Deliver messages to a queue's newest subscription."""
         payloads = [(guid(number), b"%d" % number + b" " * size) for number in numbers]
         self.send(self.script.push(q_id, payloads, (self.s_ids[q_id],)))
 
@@ -320,7 +310,6 @@ class Peer:
 
     @property
     def connection(self) -> Connection:
-        """The newest connection."""
         return self.connections[-1]
 
     @property
@@ -344,7 +333,6 @@ class Peer:
                 connection.transport.abort()
 
     def accept(self) -> Connection:
-        """Return the protocol of the next connection."""
         return Connection(self, ScriptedBroker())
 
     async def start(self) -> None:

@@ -98,8 +98,6 @@ def open_queue(
 
 
 class Got(NamedTuple):
-    """A message as it was pushed."""
-
     push: PushMessage
 
     @property
@@ -166,7 +164,6 @@ class RawClient(ABC):
         return encode_event(ClientIdentity(**(given | identity)), self.codec)
 
     def request(self, body: ControlBody) -> int:
-        """Send a request; returns its rId."""
         r_id = next(self._r_ids)
         self.send(encode_event(ControlMessage(r_id=r_id, body=body), self.codec))
         return r_id
@@ -235,7 +232,6 @@ class SocketClient(RawClient):
             await self._read(timeout)
 
     async def ended(self) -> None:
-        """Wait until the broker closes the connection."""
         try:
             while True:
                 await self._read()

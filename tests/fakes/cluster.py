@@ -36,7 +36,6 @@ class RecordedNode:
 
     @property
     def uri(self) -> str:
-        """Its address."""
         return self._background.uri
 
     def _admin(self, command: str, _: float) -> str:
@@ -48,8 +47,6 @@ class RecordedNode:
         return answer if isinstance(answer, str) else json.dumps(answer)
 
     def start(self) -> None:
-        """Listen."""
-
         def take_over(broker: bmq.broker.Broker) -> None:
             broker._node.admin = self._admin  # type: ignore[method-assign]
 
@@ -57,7 +54,6 @@ class RecordedNode:
         self._background.call(take_over)
 
     def stop(self) -> None:
-        """Listen no more."""
         self._background.stop()
 
 
@@ -72,7 +68,6 @@ class RecordedCluster:
         return self.nodes[name]
 
     def uris(self, *names: str) -> str:
-        """Return the addresses of nodes as one text."""
         return ",".join(self.nodes[name].uri for name in names)
 
     def __enter__(self) -> RecordedCluster:

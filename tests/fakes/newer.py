@@ -51,7 +51,6 @@ def with_new_enumerators(document: Any, value: Any = NEW_ENUMERATOR) -> Any:
 
 
 def edited(event: bytes, edit: Callable[[Any], Any]) -> bytes:
-    """Return a control event in JSON with its document changed."""
     body = event[HEADER_SIZE : len(event) - event[-1]]
     return pack_schema_event(event[4] & 0x3F, event[6] >> 5, json.dumps(edit(json.loads(body))).encode())
 

@@ -44,7 +44,6 @@ _ERRORS: dict[int, tuple[type[OSError], str]] = {
 
 
 def coarse() -> float:
-    """Return the seconds of the clock."""
     return int(time.monotonic() / TICK) * TICK
 
 
@@ -71,8 +70,6 @@ class _Operation(asyncio.Future[Any]):
 
 @dataclass
 class _Pending:
-    """The operations of a socket that have begun."""
-
     sock: socket.socket
     operations: list[_Operation] = field(default_factory=list)
 
@@ -100,7 +97,6 @@ class CompletionPort:
 
     @property
     def left(self) -> int:
-        """The number of operations that have not completed."""
         return sum(len(each.operations) for each in self._pending.values())
 
     # ---- what a loop calls

@@ -98,7 +98,6 @@ class Bench:
         self.pump()
 
     def connect(self, **welcome: Any) -> None:
-        """Connect and negotiate."""
         self.open_channel()
         self.send(self.broker.welcome(**welcome))
 
@@ -188,7 +187,6 @@ class Bench:
         timeout: float = 60.0,
         suspends: bool = False,
     ) -> QueueCore:
-        """Call open_queue; the default token is the URI."""
         queue = self.core.open_queue(
             QueueUri.parse(uri),
             flags,
@@ -203,7 +201,6 @@ class Bench:
         return queue
 
     def open(self, uri: str, flags: QueueFlags = READ | WRITE, **options: Any) -> QueueCore:
-        """Open a queue and answer all requests."""
         queue = self.begin_open(uri, flags, **options)
         self.answer_all()
         assert queue.state is QueueState.OPEN
@@ -262,13 +259,11 @@ class Bench:
     # the broker
 
     def answer(self, **options: Any) -> ControlBody:
-        """Accept and return the oldest request."""
         request = self.broker.requests.popleft()
         self.send(self.broker.accept(request, **options))
         return request.body
 
     def refuse(self, category: StatusCategory = StatusCategory.E_UNKNOWN, code: int = -1) -> ControlBody:
-        """Refuse and return the oldest request."""
         request = self.broker.requests.popleft()
         self.send(self.broker.refuse(request, category, code=code))
         return request.body
@@ -280,7 +275,6 @@ class Bench:
             self.send(self.broker.accept(mine[0]))
 
     def answer_all(self, **options: Any) -> list[str]:
-        """Accept and return all requests."""
         names = []
         while self.broker.requests:
             names.append(type(self.answer(**options)).__name__)
@@ -316,7 +310,6 @@ class Bench:
 
     @staticmethod
     def pulse(response: bool = False) -> bytes:
-        """A heartbeat event."""
         return HEARTBEAT_RSP if response else HEARTBEAT_REQ
 
 
@@ -336,7 +329,6 @@ def connected(options: CoreOptions | None = None) -> Bench:
 def opened(
     uri: str, flags: QueueFlags = READ | WRITE, options: CoreOptions | None = None, **how: Any
 ) -> tuple[Bench, QueueCore]:
-    """Return a bench with a connected core, and an open queue."""
     bench = connected(options)
     return bench, bench.open(uri, flags, **how)
 

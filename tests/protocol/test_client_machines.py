@@ -155,7 +155,6 @@ def step(walk: Walk, random: Random, wild: bool = False) -> None:
 
 
 def situations(walk: Walk) -> list[tuple[Enum, Hashable]]:
-    """Return the states of a walk's machines, each with its relevant conditions."""
     if walk.bench.state is SessionState.CLOSED:
         return []
     found: list[tuple[Enum, Hashable]] = [(walk.bench.state, None)]

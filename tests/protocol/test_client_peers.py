@@ -38,7 +38,6 @@ from tests.sweeps import sweep
 
 
 def session() -> tuple[Bench, Any, Any]:
-    """A client with a queue for reading and a queue for posting."""
     bench = Bench(CoreOptions(repeat_after=0))
     bench.connect()
     return bench, bench.open("bmq://d/read", READ), bench.open("bmq://d/write", WRITE)

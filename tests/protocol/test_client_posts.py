@@ -29,7 +29,6 @@ MIB = 1024 * 1024
 
 
 def sent(bench: Bench) -> list[int]:
-    """The numbers of arrived posts, in order."""
     return [int(put.data) for put in bench.broker.puts]
 
 

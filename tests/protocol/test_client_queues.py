@@ -362,7 +362,6 @@ UNDONE = {
 
 
 def undone(steps: str) -> Bench:
-    """Open a queue, and begin to undo that."""
     bench = connected()
     queue: QueueCore | None = None
     for step in steps.split():

@@ -41,7 +41,6 @@ class Replay:
             self.bench.send(self._events.pop(0).data)
 
     def client_said(self, kind: EventType) -> Recorded:
-        """The next event of the client in the recording."""
         event = self._events.pop(0)
         assert (event.direction, event.type) == ("c2b", kind), str(event)
         return event
@@ -75,7 +74,6 @@ class Replay:
 
     @staticmethod
     def subscriptions(wanted: list[tuple[str, int, int, int]]) -> list[SubscriptionCore]:
-        """Subscriptions of (expression, messages, bytes, priority) each."""
         return [
             SubscriptionCore(text, SubscriptionOptions(messages, size, priority), (text, priority))
             for text, messages, size, priority in wanted
@@ -92,7 +90,6 @@ class Replay:
         self.broker_says()
 
     def confirm(self, queues: dict[int, QueueCore], count: int) -> None:
-        """Confirm the recorded messages."""
         wanted = []
         for _ in range(count):
             event = read_event(self.client_said(EventType.CONFIRM).data)

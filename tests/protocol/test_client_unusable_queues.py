@@ -50,7 +50,6 @@ def refuse(bench: Bench, step: str, category: StatusCategory = REFUSED, code: in
 
 
 def leave_unanswered(bench: Bench, step: str) -> list[Any]:
-    """Return a request that is not answered in time."""
     reach(bench, step)
     unanswered = list(bench.broker.requests)
     bench.broker.requests.clear()
@@ -59,7 +58,6 @@ def leave_unanswered(bench: Bench, step: str) -> list[Any]:
 
 
 def reconnected() -> tuple[Bench, QueueCore]:
-    """A session reopening a queue with a pending post."""
     bench, queue = opened(URI, options=CoreOptions(reopen_timeout=TIMEOUT))
     bench.post(queue, 1)
     bench.lose()
@@ -148,20 +146,6 @@ def test_other_queues_do_not_wait_for_a_delayed_queue() -> None:
     assert bench.names.count("StateRestored") == 1
 
 
-@each_step
-def test_a_queue_whose_reopening_is_not_answered_is_tried_again(step: str) -> None:
-    bench, queue = reconnected()
-    for pause in (0.1, 0.2):
-        leave_unanswered(bench, step)
-        assert queue.in_use
-        assert not bench.outcomes
-        assert delays(bench)[-1] == pause
-        bench.wait(pause)
-    assert bench.answer_all()[-1] == "ConfigureStream"
-    works(bench, queue, 1)
-    assert "QueueReopenFailed" not in bench.names
-
-
 @sweep("sides", [READ, WRITE])
 @sweep("sent_again", [False, True])
 def test_a_late_answer_reopens_the_queue(sides: QueueFlags, sent_again: bool) -> None:
@@ -187,7 +171,6 @@ def health(bench: Bench, *reports: bool) -> None:
 
 
 def asks_for_nothing(body: ControlBody) -> bool:
-    """Whether a stream has only the placeholder subscription."""
     assert isinstance(body, ConfigureStream)
     (only,) = body.stream_parameters.subscriptions
     return only.consumers[0].max_unconfirmed_messages == 0

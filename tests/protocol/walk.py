@@ -408,7 +408,6 @@ class Walk:
                     self.stream_of(request).update(subscriptions_of(request.body))
 
     def whose(self, request: ControlMessage) -> QueueCore:
-        """Return the sender of a request."""
         assert request.r_id is not None
         outstanding = self.bench.core.requests._outstanding.get(request.r_id)
         if outstanding is not None and isinstance(outstanding.subject, QueueCore):
@@ -442,7 +441,6 @@ class Walk:
         return self.streams.setdefault(self.asked[request.r_id], {})
 
     def accepted(self, request: ControlMessage) -> None:
-        """The broker executes a request."""
         body = request.body
         if isinstance(body, Disconnect):
             return
@@ -464,7 +462,6 @@ class Walk:
         self.current: dict[QueueCore, tuple[str, ...]] = {}
 
     def expressions(self, count: int) -> list[str]:
-        """Return unused expressions."""
         first = self.subscriptions
         self.subscriptions += count
         return [f"x > {n}" for n in range(first, first + count)]
