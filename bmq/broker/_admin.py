@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from bmq import _world
 from bmq._json import orjson
 from bmq._version import __version__
 from bmq.broker._delivery import AppDelivery
-from bmq.broker._domain import Domain, Unavailable
+from bmq.broker._domain import Domain, Refused
 from bmq.broker._queue import BrokerQueue
 from bmq.broker._routing import Subscriber
 from bmq.broker._storage import CapacityMeter
@@ -112,8 +111,8 @@ def _arguments(syntax: list[str], words: list[str]) -> list[str] | None:
     return arguments
 
 
-_Function = TypeVar("_Function", bound=Callable[..., Result])
-_COMMANDS: dict[str, tuple[Callable[..., Result], tuple[str, ...]]] = {}
+_Function = Callable[..., Result]
+_COMMANDS: dict[str, tuple[_Function, tuple[str, ...]]] = {}
 _ELECTOR: Final = "CLUSTERS CLUSTER <name> STATE ELECTOR "
 _REPLICATION: Final = "CLUSTERS CLUSTER <name> STORAGE REPLICATION "
 
@@ -152,10 +151,9 @@ class _AdminCommands:
     def _domain(self, name: str) -> Domain:
         try:
             return self._node.domain(name)
-        except Unavailable as error:
-            if error.missing:
-                raise Refusal(f"Domain '{name}' doesn't exist") from error
-            raise Refusal(str(error)) from error
+        except Refused as error:
+            text = f"Domain '{name}' doesn't exist" if error.missing else str(error)
+            raise Refusal(text) from error
 
     def _loaded(self, name: str) -> Domain:
         domain = self._node.domains.get(name)
@@ -188,7 +186,7 @@ class _AdminCommands:
         domain = self._domain(name)
         try:
             self._node.configure(domain, self._node.source.load(name))
-        except (Unavailable, InvalidDomain) as error:
+        except (Refused, InvalidDomain) as error:
             raise Refusal(f"Couldn't reconfigure domain '{name}': {error}") from error
         return _SUCCESS
 
@@ -210,9 +208,10 @@ class _AdminCommands:
     @_command("DOMAINS REMOVE <domain> FINALIZE")
     def finish_removal(self, name: str) -> Result:
         """Forget a removed domain."""
-        if not self._loaded(name).removed:
+        domain = self._loaded(name)
+        if not domain.removed:
             raise Refusal(f"First round of DOMAINS REMOVE '{name}' is not completed.")
-        self._node.forget_domain(name)
+        self._node.forget_domain(domain)
         return _SUCCESS
 
     @_command("DOMAINS RESOLVER CACHE_CLEAR (<domain>|ALL)")
@@ -275,7 +274,8 @@ class _AdminCommands:
         app = queue.apps.get(app_id)
         if app_id and app is None:
             raise Refusal(_unknown_app(queue, app_id))
-        total = len(queue.store) if app is None else sum(1 for m in queue.store if m.pending & app.bit)
+        messages = [m for m in queue.store if app is None or m.pending & app.bit]
+        total = len(messages)
         start = _integer(offset, "offset")
         if start < 0:
             start = max(0, total + start)
@@ -289,7 +289,6 @@ class _AdminCommands:
                 f"{stop - start} messages exceed this broker's limit of {most} in one list: "
                 f"list them in parts, such as LIST {start} {most}"
             )
-        messages = (m for m in queue.store if app is None or m.pending & app.bit)
         present = _world.now()
         return {
             "queueContents": {
@@ -301,7 +300,7 @@ class _AdminCommands:
                             timespec="milliseconds"
                         ),
                     }
-                    for m in islice(messages, min(start, total), max(stop, 0))
+                    for m in messages[start:stop]
                 ],
                 "offset": start,
                 "totalQueueMessages": total,
@@ -312,7 +311,7 @@ class _AdminCommands:
     def internals(self, domain: str, name: str) -> Result:
         """Show a queue's clients, consumers and routing."""
         queue = self._queue(domain, name)
-        # In front of the handles: the routing decides the limits of their subscriptions.
+        # In front of the handles: the routing decides which of their subscriptions are full.
         consumers = [_consumer_state(app) for app in queue.apps.values()]
         return {
             "queueInternals": {
@@ -398,13 +397,9 @@ class _AdminCommands:
         return _SUCCESS
 
     @_command("CLUSTERS CLUSTER <name> STORAGE SUMMARY")
-    def storage(self, cluster: str) -> Result:
-        """Show the storage of a cluster."""
-        return self.partition_storage(cluster, "0")
-
     @_command("CLUSTERS CLUSTER <name> STORAGE PARTITION <partitionId> SUMMARY")
-    def partition_storage(self, _: str, partition: str) -> Result:
-        """Show the storage of a partition."""
+    def storage(self, _: str, partition: str = "0") -> Result:
+        """Show the storage of a cluster, or of a partition."""
         _check_partition(partition)
         queues = self._node.queues.values()
         summary = {
@@ -442,7 +437,7 @@ class _AdminCommands:
             "brokerInstanceName": "embedded",
             "brokerVersion": 999999,
             "configVersion": 999999,
-            "etcDir": str(self._node.source.missing),
+            "etcDir": ".",
             "hostName": "localhost",
             "hostTags": f"bmq {__version__}",
         }
@@ -495,14 +490,15 @@ class _AdminCommands:
         return {"tunables": {"tunables": []}}
 
     @_command("STAT GET <parameter>")
-    def show_statistics_setting(self, name: str) -> Result:
-        """Show a setting of the statistics; this broker has none."""
-        raise Refusal(f"StatConsumer '{_stat_consumer(name)}' does not exist")
-
     @_command("STAT SET <parameter> <value>")
-    def change_statistics_setting(self, name: str, _: str) -> Result:
-        """Change a setting of the statistics; this broker has none."""
-        raise Refusal(f"No configuration found for StatConsumer '{_stat_consumer(name)}'")
+    def statistics_setting(self, name: str, value: str = "") -> Result:
+        """Show or change a setting of the statistics; this broker has none."""
+        consumer, dot, setting = name.rpartition(".")
+        if not consumer or not dot or setting.upper() != "PUBLISHINTERVAL":
+            raise _unsupported(name)
+        if value:
+            raise Refusal(f"No configuration found for StatConsumer '{consumer}'")
+        raise Refusal(f"StatConsumer '{consumer}' does not exist")
 
     @_command("STAT SHOW")
     def statistics(self) -> Result:
@@ -558,14 +554,6 @@ def _unsupported(name: str) -> Refusal:
     )
 
 
-def _stat_consumer(name: str) -> str:
-    """Return the consumer of statistics of a setting, as a real broker names it."""
-    consumer, dot, setting = name.rpartition(".")
-    if not consumer or not dot or setting.upper() != "PUBLISHINTERVAL":
-        raise _unsupported(name)
-    return consumer
-
-
 # ---- parts of answers
 
 
@@ -597,7 +585,7 @@ def _handle(handle: QueueHandle) -> Result:
     readers = sum(stream.readers for stream in handle.streams.values())
     writers = sum(stream.writers for stream in handle.streams.values())
     return {
-        "clientDescription": handle.description,
+        "clientDescription": handle.client.description,
         "parametersJson": f'[ uri = "{handle.queue.uri}" qId = {handle.q_id % 2**32} '
         f"readCount = {readers} writeCount = {writers} ]",
         "subStreams": [_sub_stream(stream) for stream in handle.streams.values()],
@@ -657,7 +645,7 @@ def _consumer_state(app: AppDelivery) -> Result:
                 "consumers": [
                     {
                         "priority": group.priority,
-                        "queueHandle": {"clientDescription": subscriber.stream.handle.description},
+                        "queueHandle": {"clientDescription": subscriber.stream.handle.client.description},
                         "count": subscriber.count,
                         "expression": printable(group.text),
                     }
@@ -724,7 +712,6 @@ def _times(apps: Iterable[AppDelivery]) -> dict[str, int]:
         ("queue_confirm_time", [app.confirm_times for app in apps]),
     ):
         count = sum(times.count for times in each)
-        seconds = sum(times.seconds for times in each)
-        values[f"{name}_avg"] = int(seconds / count * 1e9) if count else 0
+        values[f"{name}_avg"] = int(sum(times.seconds for times in each) / max(count, 1) * 1e9)
         values[f"{name}_max"] = int(max((times.longest for times in each), default=0.0) * 1e9)
     return values

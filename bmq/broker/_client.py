@@ -8,7 +8,6 @@ Checks, their order, statuses and texts follow a real broker (openQueue, configu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -16,7 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from bmq.broker._consumer_filter import passes
-from bmq.broker._domain import Unavailable
+from bmq.broker._domain import Refused
 from bmq.broker._inflation import Exhausted, for_old_client
 from bmq.broker._output import BrokerOutput
 from bmq.broker._queue import BrokerQueue
@@ -27,14 +26,12 @@ from bmq.wire.constants import FIRST_RESERVED_QUEUE_ID, PushFlags
 from bmq.wire.control import (
     DEFAULT_APP_ID,
     INVALID_CONSUMER_PRIORITY,
-    CloseQueueResponse,
     OpenQueue,
     OpenQueueResponse,
     QueueFlags,
     QueueHandleParameters,
     RoutingConfiguration,
     RoutingFlags,
-    Status,
     StreamParameters,
     SubQueueIdInfo,
     Subscription,
@@ -63,16 +60,6 @@ _REFUSED_ACK = 5
 _NEGATIVE = "No [read|write|admin] Count must be <0"
 #: The qId and the subId of a confirmation.
 _STREAM: Final = itemgetter(0, 2)
-
-_SCHEME = "bmq://"
-_ILLEGAL_IN_DOMAIN = re.compile(r"[^-a-zA-Z0-9._]")
-_ILLEGAL_IN_TIER = re.compile(r"[^-a-zA-Z0-9]")
-_ILLEGAL_IN_NAME = re.compile(r"[^-a-zA-Z0-9_.]")
-_LONGEST_QUEUE_NAME = 64
-
-
-def _status(category: StatusCategory, message: str, code: int = 0) -> Status:
-    return Status(category=category, code=code, message=message)
 
 
 class ConnectedClient:
@@ -104,58 +91,70 @@ class ConnectedClient:
 
     # ---- requests
 
-    def open_queue(self, request: OpenQueue, now: float) -> OpenQueueResponse | Status:
-        """Open a queue, or a further application of a queue."""
+    def open_queue(self, request: OpenQueue, now: float) -> OpenQueueResponse:
+        """Open a queue, or a further application of a queue.
+
+        Raises:
+            Refused: the queue cannot be opened.
+        """
         wanted = request.handle_parameters
         try:
             uri = QueueUri.parse(wanted.uri)
         except InvalidURI as error:
-            return _status(_REFUSED, _uri_problem(wanted.uri) or str(error))
-        problem = _check_parameters(wanted)
-        if problem:
-            return _status(_INVALID, problem)
-        if refusal := self.node.faults.refused_open(wanted):
-            return refusal
+            known = wanted.uri.startswith("bmq://")
+            text = str(error) if known else 'Invalid scheme: uri must start with "bmq://"'
+            raise Refused(_REFUSED, text) from error
+        _check_parameters(wanted)
+        self.node.faults.check_open(wanted)
         if self.node.stopping:
-            return _status(_REFUSED, "Node is stopping", -11)
-        try:
-            domain = self.node.domain(uri.qualified_domain)
-        except Unavailable as error:
-            return error.status
+            raise Refused(_REFUSED, "Node is stopping", -11)
+        domain = self.node.domain(uri.qualified_domain)
         if domain.removing:
-            return _status(_REFUSED, "Domain is removing or removed", -10)
+            raise Refused(_REFUSED, "Domain is removing or removed", -10)
         info = wanted.sub_id_info or _DEFAULT
-        handle, most = self.handles.get(_signed(wanted.q_id)), self.node.bounds.queues_per_connection
-        stream = handle.streams.get(info.app_id) if handle is not None else None
-        if self._opened >= most and stream is None:
-            return _status(_REFUSED, f"This connection has {most} queues open, the limit of this broker", -1)
         queue = self.node.queue(domain, uri)
-        if queue is None:
-            return _status(_REFUSED, "maximum number of queues reached", -205)
-        refusal = _check_queue(queue, handle, stream, wanted, info.app_id)
-        if refusal is not None:
+        try:
+            self._check(queue, wanted, info.app_id)
+        except Refused:
             self.node.discard_unused(queue)
-            return refusal
-        self._open(handle or self._handle(queue, wanted), wanted, info)
+            raise
+        self._open(queue, wanted, info)
         return OpenQueueResponse(
             original_request=request,
             routing_configuration=RoutingConfiguration(flags=_routing_flags(queue)),
             deduplication_time_ms=domain.config.deduplication_time_ms,
         )
 
-    def _handle(self, queue: BrokerQueue, wanted: QueueHandleParameters) -> QueueHandle:
-        handle = QueueHandle(queue, _signed(wanted.q_id), self.output, self.new_properties, self.description)
-        self.handles[handle.q_id] = handle
-        queue.handles[handle] = None
-        self.node.in_use(queue)
-        return handle
+    def _check(self, queue: BrokerQueue, wanted: QueueHandleParameters, app_id: str) -> None:
+        handle, most = self.handles.get(_signed(wanted.q_id)), self.node.bounds.queues_per_connection
+        stream = handle.streams.get(app_id) if handle is not None else None
+        if self._opened >= most and stream is None:
+            raise Refused(_REFUSED, f"This connection has {most} queues open, the limit of this broker", -1)
+        if wanted.read_count:
+            if queue.fanout and app_id == DEFAULT_APP_ID:
+                raise Refused(_UNKNOWN, "Reader of a fanout queue requires an appId to be specified.", -1)
+            if not queue.fanout and app_id != DEFAULT_APP_ID:
+                raise Refused(_UNKNOWN, "AppId should not be specified when opening a non-fanout queue", -1)
+        if handle is not None and handle.queue is not queue:
+            raise Refused(_INVALID, "queueId is already in use for a different queue", -1)
+        if wanted.flags & QueueFlags.ADMIN:
+            raise Refused(_INVALID, "Invalid handle parameters specified", -1)
+        _check_limits(queue, wanted, app_id)
+        readers, writers = (stream.readers, stream.writers) if stream is not None else (0, 0)
+        if max(readers + wanted.read_count, writers + wanted.write_count) > _MAX_COUNT:
+            raise Refused(_REFUSED, "Reached maximum read/write/admin counters for a queue", -1)
 
-    def _open(self, handle: QueueHandle, wanted: QueueHandleParameters, info: SubQueueIdInfo) -> None:
-        queue = handle.queue
+    def _open(self, queue: BrokerQueue, wanted: QueueHandleParameters, info: SubQueueIdInfo) -> None:
+        q_id = _signed(wanted.q_id)
+        handle = self.handles.get(q_id)
+        if handle is None:
+            handle = self.handles[q_id] = QueueHandle(self, queue, q_id)
+            queue.handles[handle] = None
+            self.node.in_use(queue)
         stream = handle.streams.get(info.app_id)
         if stream is None:
             stream = handle.streams[info.app_id] = SubStream(handle, info.app_id, info.sub_id)
-            self._streams[handle.q_id, info.sub_id] = stream
+            self._streams[q_id, info.sub_id] = stream
             self._opened += 1
         stream.readers += wanted.read_count
         stream.writers += wanted.write_count
@@ -172,95 +171,89 @@ class ConnectedClient:
                     printable(info.app_id),
                 )
 
-    def configure(self, q_id: int, parameters: StreamParameters, now: float) -> Status | None:
-        """Replace a stream's subscriptions; None means success.
+    def configure(self, q_id: int, parameters: StreamParameters) -> None:
+        """Replace a stream's subscriptions.
 
         No message is delivered before the next :meth:`Node.deliver`, so that the answer goes out first.
+
+        Raises:
+            Refused: the stream is unknown, or the subscriptions are not possible.
         """
-        handle = self.handles.get(_signed(q_id))
-        if handle is None:
-            return _status(_UNKNOWN, "No queue with specified Id")
+        handle = self._known(q_id)
         stream = handle.streams.get(parameters.app_id)
         if stream is None:
-            return _status(_UNKNOWN, "No queue with specified appId")
+            raise Refused(_UNKNOWN, "No queue with specified appId")
         app = stream.app
         if app is None or not stream.readers:
-            return None
+            return
         for subscription in parameters.subscriptions:
             for consumer in subscription.consumers:
                 valid = consumer.consumer_priority != INVALID_CONSUMER_PRIORITY
                 if valid is not (consumer.consumer_priority_count > 0):
-                    return _status(_UNKNOWN, "Attempting to configure stream with invalid priority.", -1)
+                    raise Refused(_UNKNOWN, "Attempting to configure stream with invalid priority.", -1)
         count = sum(max(1, len(each.consumers)) for each in parameters.subscriptions)
         most = self.node.bounds.subscriptions
         if count > most:
-            return _status(
-                _REFUSED, f"{count} subscriptions of a consumer are more than the {most} of this broker", -1
-            )
+            text = f"{count} subscriptions of a consumer are more than the {most} of this broker"
+            raise Refused(_REFUSED, text, -1)
         stream.configure(parameters.subscriptions)
         app.changed = True
         self.node.touch(handle.queue, app)
-        return None
 
-    def close_queue(
-        self, wanted: QueueHandleParameters, now: float, *, final: bool
-    ) -> CloseQueueResponse | Status:
-        """Close a queue, or one application of a queue."""
-        if wanted.read_count <= 0 and wanted.write_count <= 0 and wanted.admin_count <= 0:
-            return _status(_INVALID, "At least one of [read|write|admin]Count must be > 0")
-        if min(wanted.read_count, wanted.write_count, wanted.admin_count) < 0:
-            return _status(_INVALID, _NEGATIVE)
-        handle = self.handles.get(_signed(wanted.q_id))
+    def _known(self, q_id: int) -> QueueHandle:
+        handle = self.handles.get(_signed(q_id))
         if handle is None:
-            return _status(_UNKNOWN, "No queue with specified Id")
-        sub_id = (wanted.sub_id_info or _DEFAULT).sub_id
-        stream = self._streams.get((handle.q_id, sub_id))
+            raise Refused(_UNKNOWN, "No queue with specified Id")
+        return handle
+
+    def close_queue(self, wanted: QueueHandleParameters, now: float, *, final: bool) -> None:
+        """Close a queue, or one application of a queue.
+
+        Raises:
+            Refused: the queue is not open.
+        """
+        if max(wanted.read_count, wanted.write_count, wanted.admin_count) <= 0:
+            raise Refused(_INVALID, "At least one of [read|write|admin]Count must be > 0")
+        if min(wanted.read_count, wanted.write_count, wanted.admin_count) < 0:
+            raise Refused(_INVALID, _NEGATIVE)
+        handle = self._known(wanted.q_id)
+        stream = self._streams.get((handle.q_id, (wanted.sub_id_info or _DEFAULT).sub_id))
         if stream is None:
-            return _status(_UNKNOWN, "No subStream of the queue with specified subId")
-        if final:
-            self._close([handle], now)
-        elif wanted.read_count > stream.readers or wanted.write_count > stream.writers:
-            return _status(_UNKNOWN, "Failed to release handle.")
-        else:
-            self._release(stream, wanted.read_count, wanted.write_count, now)
-            if not handle.streams:
-                self._close([handle], now)
-        return CloseQueueResponse()
+            raise Refused(_UNKNOWN, "No subStream of the queue with specified subId")
+        if not final:
+            if wanted.read_count > stream.readers or wanted.write_count > stream.writers:
+                raise Refused(_UNKNOWN, "Failed to release handle.")
+            stream.readers -= wanted.read_count
+            stream.writers -= wanted.write_count
+            if not stream.readers:
+                self._stop_reading(stream)
+            if not stream.readers and not stream.writers:
+                self._release(stream)
+        if final or not handle.streams:
+            self._close(handle, now)
 
-    def _release(self, stream: SubStream, readers: int, writers: int, now: float) -> None:
-        handle = stream.handle
-        stream.readers -= readers
-        stream.writers -= writers
-        if readers and not stream.readers:
-            handle.queue.detach([stream], now=now)
-            stream.app = None
-        if not stream.readers and not stream.writers:
-            stream.close()
-            del handle.streams[stream.app_id]
-            self._forget(stream)
-
-    def _forget(self, stream: SubStream) -> None:
-        self._opened -= 1
+    def _release(self, stream: SubStream, *, lost: bool = False) -> None:
+        """Close a stream; unconfirmed messages go to other clients with the next :meth:`Node.deliver`."""
+        self._stop_reading(stream, lost=lost)
+        del stream.handle.streams[stream.app_id]
         self._streams.pop((stream.handle.q_id, stream.sub_id), None)
+        self._opened -= 1
 
-    def _close(self, handles: list[QueueHandle], now: float) -> None:
-        """Close handles; afterwards unconfirmed messages go to other clients, queue by queue."""
-        left: dict[BrokerQueue, list[SubStream]] = {}
-        for handle in handles:
-            handle.closing = True
-            left.setdefault(handle.queue, []).extend(handle.streams.values())
-            handle.queue.handles.pop(handle, None)
-            self.handles.pop(handle.q_id, None)
-            for stream in handle.streams.values():
-                self._forget(stream)
-        for queue, streams in left.items():
-            queue.detach(streams, now=now)
-            for stream in streams:
-                stream.close()
-            if not queue.handles:
-                self.node.idle(queue, now)
-        for handle in handles:
-            handle.streams.clear()
+    def _stop_reading(self, stream: SubStream, *, lost: bool = False) -> None:
+        queue, app = stream.handle.queue, stream.app
+        if app is not None:
+            stream.app = None
+            app.leave(stream, lost=lost)
+            self.node.touch(queue, app)
+            if not app.bit and not app.streams:
+                del queue.apps[app.app_id]
+
+    def _close(self, handle: QueueHandle, now: float, *, lost: bool = False) -> None:
+        for stream in list(handle.streams.values()):
+            self._release(stream, lost=lost)
+        del self.handles[handle.q_id], handle.queue.handles[handle]
+        if not handle.queue.handles:
+            self.node.idle(handle.queue, now)
 
     # ---- messages
 
@@ -285,7 +278,9 @@ class ConnectedClient:
             ProtocolError: the data cannot be decompressed, or does not begin with properties.
         """
         handle, ahead = self.handles.get(q_id), self._ahead.get(q_id, 0)
-        if handle is None or not handle.queue.room(handle, ahead):
+        if handle is None or not handle.writable:
+            return None
+        if not handle.queue.broadcast and handle.queue.store.usage.full(ahead):
             return None
         self.node.budget.tick(now)
         try:
@@ -321,13 +316,8 @@ class ConnectedClient:
         """
         del self.node.clients[self]
         self.output.accepting = False
-        handles = list(self.handles.values())
-        if lost:
-            for handle in handles:
-                for stream in handle.streams.values():
-                    if stream.app is not None:
-                        stream.app.reject(stream)
-        self._close(handles, now)
+        for handle in list(self.handles.values()):
+            self._close(handle, now, lost=lost)
 
     def _flow(self, accepting: bool) -> None:
         """Take part in routing only while the connection accepts data."""
@@ -378,29 +368,26 @@ class SubStream:
     @property
     def open(self) -> bool:
         """Whether messages may be sent: the client is connected and keeps reading."""
-        return self.handle.output.accepting
+        return self.handle.client.output.accepting
 
     def configure(self, subscriptions: tuple[Subscription, ...]) -> None:
         """Replace the subscriptions; set :attr:`AppDelivery.changed` afterwards."""
         self.subscriptions = subscriptions
-        before, self.active = self.active, {}
+        self.active = {}
         for subscription in subscriptions:
             s_id = subscription.s_id
             subscriber = self.subscribers.get(s_id) or Subscriber(self, s_id)
             if subscriber.configure(subscription):
                 self.subscribers[s_id] = subscriber
                 self.active[s_id] = subscriber
-        # Here, not in forget_subscribers: without messages the routing table is never rebuilt.
-        for s_id, subscriber in before.items():
-            if s_id not in self.active and not subscriber.messages:
-                subscriber.group = None
-                del self.subscribers[s_id]
+        self.forget_subscribers()  # here, too: without messages the routing table is never rebuilt
 
-    def close(self) -> None:
-        """Drop all references once the stream is closed and has no unconfirmed messages."""
-        self.app = None
-        self.subscribers.clear()
+    def clear(self) -> None:
+        """Forget subscriptions and unconfirmed messages, after the last reader."""
+        self.subscriptions = ()
         self.active.clear()
+        self.subscribers.clear()
+        self.unconfirmed.clear()
 
     def forget_subscribers(self) -> None:
         """Drop withdrawn subscribers whose messages have been confirmed since."""
@@ -417,8 +404,8 @@ class SubStream:
         guid, unconfirmed = message.guid, self.unconfirmed
         if guid in unconfirmed:
             return False
-        queue = self.handle.queue
-        if queue.consumer_filter is not None and not passes(queue.consumer_filter, subscriber, message):
+        consumer_filter = self.handle.queue.domain.config.consumer_filter
+        if consumer_filter is not None and not passes(consumer_filter, subscriber, message):
             assert self.app is not None
             self.app.drop(message)
             return False
@@ -444,24 +431,18 @@ class QueueHandle:
     """A queue opened by one client, under the client's number for the queue.
 
     Attributes:
+        client: the client.
         queue: the queue.
         q_id: the client's number, as in the binary headers.
-        output: receives PUSH and ACK messages for the client.
-        new_properties: whether the client reads properties in the new encoding.
-        description: name of the client, for logs and admin commands.
         streams: streams by application id.
-        closing: whether the client has sent the final close.
         put_schemas: the queue's schema number for each schema number of the client.
         push_schemas: the queue's schema numbers already sent to the client.
     """
 
+    client: ConnectedClient
     queue: BrokerQueue
     q_id: int
-    output: BrokerOutput
-    new_properties: bool
-    description: str
     streams: dict[str, SubStream] = field(default_factory=dict[str, SubStream])
-    closing: bool = False
     put_schemas: dict[int, int] = field(default_factory=dict[int, int])
     push_schemas: set[int] = field(default_factory=set[int])
 
@@ -469,21 +450,21 @@ class QueueHandle:
     def writable(self) -> bool:
         """Whether the client may post."""
         stream = self.streams.get(DEFAULT_APP_ID)
-        return stream is not None and stream.writers > 0 and not self.closing
+        return stream is not None and stream.writers > 0
 
     def push(self, message: MessageRecord, options: bytes, *, out_of_order: bool) -> None:
         """Send a message to the client; ``options`` name the matching subscriptions."""
         data, flags, schema_id = message.data, message.flags, message.schema_id
         compression = message.compression
         if schema_id:
-            if not self.new_properties:
-                budget = self.queue.budget
+            if not self.client.new_properties:
+                budget = self.client.node.budget
                 data, schema_id, compression = for_old_client(data, schema_id, compression, budget)
             elif schema_id > 1:
                 schema_id = self.schema(schema_id)
         if out_of_order:
             flags |= _OUT_OF_ORDER
-        self.output.push(
+        self.client.output.push(
             encode_push_head(self.q_id, message.guid, len(data), options, flags, schema_id, compression),
             data,
         )
@@ -503,84 +484,26 @@ def _signed(q_id: int) -> int:
     return q_id - 2**32 if q_id >= 2**31 else q_id
 
 
-def _uri_problem(uri: str) -> str:
-    """Return the text for a bad queue URI; "" when it finds nothing wrong."""
-    if not uri.startswith(_SCHEME):
-        return f'Invalid scheme: uri must start with "{_SCHEME}"'
-    authority, slash, path = uri[len(_SCHEME) :].partition("/")
-    domain, has_tier, tier = authority.partition(".~")
-    if not domain:
-        return "Missing domain"
-    if bad := _ILLEGAL_IN_DOMAIN.search(domain):
-        return f"Domain parsing failed: unsupported char (int){ord(bad[0])}"
-    if has_tier and not tier:
-        return "Empty tier"
-    if bad := _ILLEGAL_IN_TIER.search(tier):
-        return f"Tier parsing failed: unsupported char (int){ord(bad[0])}"
-    queue, question, query = path.partition("?")
-    if not slash or not queue:
-        return "Missing queue"
-    if bad := _ILLEGAL_IN_NAME.search(queue):
-        return f"Path parsing failed: unsupported char (int){ord(bad[0])}"
-    if question:
-        key, equals, app_id = query.partition("=")
-        if not equals:
-            return "Query parsing failed: no separator found"
-        if not app_id:
-            return 'Query parsing failed: missing value after "="'
-        if key != "id":
-            return f'Query parsing failed: unsupported query "{key}"'
-        if bad := _ILLEGAL_IN_NAME.search(app_id):
-            return f"Query parsing failed: unsupported char (int){ord(bad[0])}"
-    if len(queue) > _LONGEST_QUEUE_NAME:
-        return f"Queue name exceeds {_LONGEST_QUEUE_NAME} characters"
-    return ""
-
-
-def _check_parameters(wanted: QueueHandleParameters) -> str:
-    if wanted.read_count <= 0 and wanted.write_count <= 0 and wanted.admin_count <= 0:
-        return "At least one of ([read|write]) Count must be >0"
-    if min(wanted.read_count, wanted.write_count) < 0:
-        return _NEGATIVE
+def _check_parameters(wanted: QueueHandleParameters) -> None:
+    reads, writes, info = wanted.read_count, wanted.write_count, wanted.sub_id_info
+    if max(reads, writes, wanted.admin_count) <= 0:
+        raise Refused(_INVALID, "At least one of ([read|write]) Count must be >0")
+    if min(reads, writes) < 0:
+        raise Refused(_INVALID, _NEGATIVE)
     if wanted.admin_count:
-        return "adminCount must be 0"
-    if bool(wanted.flags & QueueFlags.READ) is not (wanted.read_count > 0):
-        return "Read flag and readCount must both be set accordingly"
-    if bool(wanted.flags & QueueFlags.WRITE) is not (wanted.write_count > 0):
-        return "Write flag and writeCount must both be set accordingly"
+        raise Refused(_INVALID, "adminCount must be 0")
+    if bool(wanted.flags & QueueFlags.READ) is not (reads > 0):
+        raise Refused(_INVALID, "Read flag and readCount must both be set accordingly")
+    if bool(wanted.flags & QueueFlags.WRITE) is not (writes > 0):
+        raise Refused(_INVALID, "Write flag and writeCount must both be set accordingly")
     if wanted.q_id >= FIRST_RESERVED_QUEUE_ID:
-        return "qId must not be set from the reserved queue ids range"
-    info = wanted.sub_id_info
-    if wanted.flags & QueueFlags.WRITE and info is not None and info.app_id != DEFAULT_APP_ID:
-        return "AppId should not be specified in the URI if queue is opened in write mode"
-    return ""
+        raise Refused(_INVALID, "qId must not be set from the reserved queue ids range")
+    if writes and info is not None and info.app_id != DEFAULT_APP_ID:
+        text = "AppId should not be specified in the URI if queue is opened in write mode"
+        raise Refused(_INVALID, text)
 
 
-def _check_queue(
-    queue: BrokerQueue,
-    handle: QueueHandle | None,
-    stream: SubStream | None,
-    wanted: QueueHandleParameters,
-    app_id: str,
-) -> Status | None:
-    if wanted.read_count:
-        if queue.fanout and app_id == DEFAULT_APP_ID:
-            return _status(_UNKNOWN, "Reader of a fanout queue requires an appId to be specified.", -1)
-        if not queue.fanout and app_id != DEFAULT_APP_ID:
-            return _status(_UNKNOWN, "AppId should not be specified when opening a non-fanout queue", -1)
-    if handle is not None and handle.queue is not queue:
-        return _status(_INVALID, "queueId is already in use for a different queue", -1)
-    if wanted.flags & QueueFlags.ADMIN:
-        return _status(_INVALID, "Invalid handle parameters specified", -1)
-    if problem := _check_limits(queue, wanted, app_id):
-        return _status(_UNKNOWN, problem, -1)
-    readers, writers = (stream.readers, stream.writers) if stream is not None else (0, 0)
-    if max(readers + wanted.read_count, writers + wanted.write_count) > _MAX_COUNT:
-        return _status(_REFUSED, "Reached maximum read/write/admin counters for a queue", -1)
-    return None
-
-
-def _check_limits(queue: BrokerQueue, wanted: QueueHandleParameters, app_id: str) -> str:
+def _check_limits(queue: BrokerQueue, wanted: QueueHandleParameters, app_id: str) -> None:
     config, app = queue.domain.config, queue.apps.get(app_id)
     problems: list[str] = []
     most = config.max_producers
@@ -589,7 +512,9 @@ def _check_limits(queue: BrokerQueue, wanted: QueueHandleParameters, app_id: str
     most = config.max_consumers
     if most and wanted.read_count > 0 and (app.readers if app else 0) + wanted.read_count > most:
         problems.append(f"{most} consumer(s)")
-    return "Client would exceed the limit of " + " and the limit of ".join(problems) if problems else ""
+    if problems:
+        text = f"Client would exceed the limit of {' and the limit of '.join(problems)}"
+        raise Refused(_UNKNOWN, text, -1)
 
 
 def _routing_flags(queue: BrokerQueue) -> int:

@@ -95,10 +95,8 @@ class BrokerConnection(asyncio.Protocol):
 
     def _end_turn(self) -> None:
         """Read again, after other clients were served."""
-        self._taken = 0
-        if self._sated:
-            self._sated = False
-            self._update_reading()
+        self._taken, self._sated = 0, False
+        self._update_reading()
 
     def _note_deadline(self, session: BrokerSession) -> None:
         deadline = session.next_deadline()
@@ -117,14 +115,14 @@ class BrokerConnection(asyncio.Protocol):
 
     def _after_work(self, session: BrokerSession) -> None:
         self._note_deadline(session)
-        if session.closed:
-            if session.refused and not self._withheld:
+        if session.closed and not self._withheld:
+            if session.refused:
                 # A wrong guess costs time. After the answer the connection ends.
                 self._withheld = True
                 host = self.peer.rpartition(":")[0]
                 session.node.refusals.warning(host, "%s sent wrong credentials", self.peer)
                 self._scheduler.do_later(_REFUSAL_PAUSE, self._refuse)
-            elif not self._withheld:
+            else:
                 self.close()
         elif session.events_left == 0 and not session.waiting:
             self.cut()
@@ -134,10 +132,8 @@ class BrokerConnection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Continue with waiting input after other clients, if the client reads the answers."""
-        session, transport = self.session, self.transport
-        if session is None or transport is None or transport.is_closing() or not session.waiting:
-            return
-        if self._listening:
+        session = self.session
+        if session is not None and session.waiting and self._listening:
             session.resume(self._scheduler.clock())
             self._after_work(session)
             self._update_reading()
@@ -145,8 +141,7 @@ class BrokerConnection(asyncio.Protocol):
     def _refuse(self) -> None:
         """Answer wrong credentials, and close."""
         self._withheld = False
-        if self.transport is not None and not self.transport.is_closing():
-            self.close()
+        self.close()
 
     def pause_writing(self) -> None:
         """The client does not read: send no messages, and read nothing, until the client reads again."""

@@ -94,7 +94,7 @@ def passes(consumer_filter: ConsumerFilter, subscriber: Subscriber, message: Mes
         queue=handle.queue.uri,
         app_id=stream.app_id if handle.queue.fanout else "",
         expression="" if group is None else group.text,
-        client=handle.description,
+        client=handle.client.description,
     )
     try:
         properties = NO_PROPERTIES

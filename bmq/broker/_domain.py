@@ -13,7 +13,7 @@ from bmq.errors import InvalidExpression, StatusCategory
 from bmq.subscriptions import Expression
 from bmq.wire.control import Status
 
-__all__ = ["Domain", "DomainSource", "Unavailable", "check_subscriptions"]
+__all__ = ["Domain", "DomainSource", "Refused", "check_subscriptions"]
 
 _MISSING = -1
 #: Characters allowed by queue URIs in a domain with a tier. No such name leads to another directory.
@@ -24,13 +24,13 @@ _LONGEST_NAME = 250
 _LISTED = 20
 
 
-class Unavailable(Exception):
-    """A domain does not exist or is unusable; ``status`` is sent to the client."""
+class Refused(Exception):
+    """A request about a queue or a domain is refused; ``status`` is sent to the client."""
 
-    def __init__(self, category: StatusCategory, code: int, message: str) -> None:
+    def __init__(self, category: StatusCategory, message: str, code: int = 0) -> None:
         super().__init__(message)
         self.status = Status(category=category, code=code, message=message)
-        #: Whether the domain has no configuration at all.
+        #: Whether a domain has no configuration at all.
         self.missing = (category, code) == (StatusCategory.E_UNKNOWN, _MISSING)
 
 
@@ -76,35 +76,24 @@ class DomainSource:
     Args:
         configured: domains given in the program, by name; take precedence over files.
         directory: a broker's configuration directory, with domains in ``domains/<name>.json``.
-        missing: replacement for the directory in error messages, which clients see.
     """
 
-    def __init__(
-        self,
-        configured: dict[str, DomainConfig | Redirect],
-        directory: Path | None = None,
-        *,
-        missing: Path = Path(),
-    ) -> None:
+    def __init__(self, configured: dict[str, DomainConfig | Redirect], directory: Path | None = None) -> None:
         self.configured = configured
         self.directory = directory
-        self.missing = missing
 
     def load(self, name: str) -> DomainConfig:
         """Return a domain's configuration, following one redirection.
 
         Raises:
-            Unavailable: the domain does not exist, or the configuration is unusable.
+            Refused: the domain does not exist, or the configuration is unusable.
         """
         found = self._find(name)
         if isinstance(found, Redirect):
             target = self._find(found.target)
             if isinstance(target, Redirect):
-                raise Unavailable(
-                    StatusCategory.E_UNKNOWN,
-                    -3,
-                    f"Too many redirections: {name} -> {found.target} -> {target.target}",
-                )
+                loop = f"{name} -> {found.target} -> {target.target}"
+                raise Refused(StatusCategory.E_UNKNOWN, f"Too many redirections: {loop}", -3)
             return target
         return found
 
@@ -124,18 +113,16 @@ class DomainSource:
                 check_subscriptions(config)
         except InvalidDomain as error:
             if error.decodes:
-                raise Unavailable(
-                    StatusCategory.E_REFUSED, -10, f"Attempt failed. Details: {error}"
-                ) from error
-            raise Unavailable(
-                StatusCategory.E_UNKNOWN, -2, f"Error while decoding domain configuration: {error}"
-            ) from error
+                text = f"Attempt failed. Details: {error}"
+                raise Refused(StatusCategory.E_REFUSED, text, -10) from error
+            text = f"Error while decoding domain configuration: {error}"
+            raise Refused(StatusCategory.E_UNKNOWN, text, -2) from error
         return config
 
     def _read(self, name: str) -> DomainConfig | Redirect:
         """Read a domain's file; no domain exists under a name that is illegal for files."""
         # Clients must not see a path of this machine.
-        shown = str(self.missing / "domains" / f"{name}.json")
+        shown = f"domains/{name}.json"
         try:
             if self.directory is not None and len(name) <= _LONGEST_NAME and _FILE_NAME.match(name):
                 path = self.directory / "domains" / f"{name}.json"
@@ -143,12 +130,11 @@ class DomainSource:
                     return parse_domain(name, path.read_bytes(), source=shown)
         except OSError as error:
             raise InvalidDomain(shown, "", f"cannot be read: {error.strerror}") from error
-        text = f"Domain file '{shown}' doesn't exist"
-        if self.missing == Path():  # with a folder of a real broker, the text is a real broker's
-            names = self.names()
-            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-            text += f"; the domains of this broker: {', '.join(names[:_LISTED]) or 'none'}{more}"
-        raise Unavailable(StatusCategory.E_UNKNOWN, _MISSING, text)
+        names = self.names()
+        more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        known = f"{', '.join(names[:_LISTED]) or 'none'}{more}"
+        text = f"Domain file '{shown}' doesn't exist; the domains of this broker: {known}"
+        raise Refused(StatusCategory.E_UNKNOWN, text, _MISSING)
 
 
 def check_subscriptions(config: DomainConfig) -> None:

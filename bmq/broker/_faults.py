@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from bmq import _checks
+from bmq.broker._domain import Refused
 from bmq.errors import AckStatus, StatusCategory, UsageError
 from bmq.wire.constants import ACK_STATUS_TO_WIRE
 from bmq.wire.control import QueueHandleParameters, Status
@@ -192,10 +193,15 @@ class Faults:
         happens, status = self._negotiations
         return status if happens else None
 
-    def refused_open(self, wanted: QueueHandleParameters) -> Status | None:
-        """Return the reason to refuse to open a queue, or None."""
+    def check_open(self, wanted: QueueHandleParameters) -> None:
+        """Refuse to open a queue.
+
+        Raises:
+            Refused: the fault happens.
+        """
         happens, status, uri = self._opens
-        return status if wanted.uri.startswith(uri) and happens else None
+        if wanted.uri.startswith(uri) and happens:
+            raise Refused(status.category, status.message, status.code)
 
     def kept_confirms(self, stream: SubStream, guids: list[bytes]) -> list[bytes]:
         """Redeliver the messages with lost confirmations; return the rest."""
@@ -221,7 +227,7 @@ class Faults:
             if happens:
                 handle.queue.counts.refused += 1
                 _, correlation_id, guid, *_ = put
-                handle.output.ack(status, correlation_id, guid, handle.q_id)
+                handle.client.output.ack(status, correlation_id, guid, handle.q_id)
             else:
                 rest.append(put)
         return rest

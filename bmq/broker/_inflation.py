@@ -39,12 +39,11 @@ class InflationBudget:
 
     def __init__(self) -> None:
         self.reserve: float = RESERVE
-        self._now: float | None = None
+        self._now = 0.0
 
     def tick(self, now: float) -> None:
         """Note the time, in seconds."""
-        if self._now is not None and self.reserve < RESERVE:
-            self.reserve = min(RESERVE, self.reserve + (now - self._now) * RECOVERY)
+        self.reserve = min(RESERVE, self.reserve + (now - self._now) * RECOVERY)
         self._now = now
 
     def inflate(self, data: bytes, *, free: bool = False) -> bytes:

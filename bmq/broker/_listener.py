@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any
 
+from bmq._log_limit import LogLimit
 from bmq._logging import Log
 
 __all__ = ["Listener"]
@@ -27,8 +28,6 @@ _AT_ONCE = 64
 _RETRY = 1.0
 #: Windows: the client of a connection has gone before its connection was accepted.
 _ERROR_NETNAME_DELETED = 64
-#: Seconds between two log entries about missing resources.
-_SAY_AGAIN = 60.0
 
 
 class Listener:
@@ -40,6 +39,7 @@ class Listener:
 
     def __init__(self, welcome: Callable[[socket.socket], Coroutine[Any, Any, None]]) -> None:
         self._welcome = welcome
+        self._limited = LogLimit(_log)
         self._sockets: list[socket.socket] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
 
@@ -98,7 +98,7 @@ class Listener:
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        said, accepted = -_SAY_AGAIN, 0
+        accepted = 0
         while True:
             try:
                 connection = await _accepted(loop, listening)
@@ -107,9 +107,8 @@ class Listener:
             except OSError as error:
                 if getattr(error, "winerror", None) == _ERROR_NETNAME_DELETED:
                     continue  # the same on Windows, as asyncio reports it (python/cpython#93821)
-                if loop.time() - said >= _SAY_AGAIN:
-                    said = loop.time()
-                    _log.warning("a connection cannot be accepted: %s; trying again every second", error)
+                text = "a connection cannot be accepted: %s; trying again every second"
+                self._limited.warning("accept", text, error)
                 await asyncio.sleep(_RETRY)
                 continue
             connection.setblocking(False)

@@ -12,13 +12,14 @@ from bmq import _checks
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.broker._admin import run_command
-from bmq.broker._delivery import AppDelivery, Effort
-from bmq.broker._domain import Domain, DomainSource
+from bmq.broker._delivery import AppDelivery
+from bmq.broker._domain import Domain, DomainSource, Refused
 from bmq.broker._faults import Faults
 from bmq.broker._inflation import InflationBudget
 from bmq.broker._queue import NEVER, BrokerQueue
 from bmq.broker._views import PostedMessage
 from bmq.broker.domain_config import DomainConfig
+from bmq.errors import StatusCategory
 from bmq.protocol.deadlines import Deadlines
 from bmq.wire.uri import QueueUri
 
@@ -108,12 +109,14 @@ class BrokerNode:
         #: nodes must agree, by scope.
         self.available = True
         self.quorums = {"ELECTOR": 1, "REPLICATION": 1}
-        #: The work done so far, in steps of some microseconds each, and the deliveries that are paused.
-        self.work = Effort()
+        #: The work done so far: each examined consumer, message or expression counts once. At ``enough``,
+        #: deliveries pause, to give the remaining clients a turn.
+        self.effort = self.enough = 0
         #: Called when deliveries pause: calls :meth:`go_on` after other clients. None: no pauses.
         self.postpone: Callable[[], None] | None = None
-        self._going_on = False
-        self._touched: dict[BrokerQueue, dict[AppDelivery, None]] = {}
+        self._pausing = False
+        # In the order of delivery; a queue with unfinished deliveries goes to the end.
+        self._touched: OrderedDict[BrokerQueue, dict[AppDelivery, None]] = OrderedDict()
         #: Times of the next look at a queue (within a second after activity, then at the next expiry), and of
         #: the next redelivery to an application that waits.
         self.deadlines: Deadlines[BrokerQueue | AppDelivery] = Deadlines()
@@ -143,38 +146,39 @@ class BrokerNode:
         """Return a domain, loading its configuration the first time.
 
         Raises:
-            Unavailable: the domain does not exist, or its configuration cannot be used.
+            Refused: the domain does not exist, or its configuration cannot be used.
         """
         found = self.domains.get(name)
         if found is None:
             config = self.source.load(name)
-            found = self.domains.get(config.name) or Domain(config)
-            self.domains[name] = self.domains[config.name] = found
+            # A redirection leads to a domain with another name, perhaps loaded already.
+            found = self.domains.setdefault(config.name, Domain(config))
         return found
 
-    def forget_domain(self, name: str) -> None:
+    def forget_domain(self, domain: Domain) -> None:
         """Forget a domain with its queues; the next open loads the configuration anew."""
-        domain = self.domains[name]
         for queue in list(domain.queues.values()):
             self.forget(queue)
-        for each in [each for each, found in self.domains.items() if found is domain]:
-            del self.domains[each]
+        del self.domains[domain.config.name]
 
     def forget_all(self) -> None:
         """Forget all domains with their queues; call without clients."""
-        for name in list(self.domains):
-            if name in self.domains:  # no second name of a domain forgotten already
-                self.forget_domain(name)
+        for domain in list(self.domains.values()):
+            self.forget_domain(domain)
 
-    def queue(self, domain: Domain, uri: QueueUri) -> BrokerQueue | None:
-        """Return a queue, created if necessary; None if the domain or the broker allows no more queues."""
+    def queue(self, domain: Domain, uri: QueueUri) -> BrokerQueue:
+        """Return a queue, created if necessary.
+
+        Raises:
+            Refused: the domain or the broker allows no more queues.
+        """
         # The queues of a redirected domain have URIs with the target of the redirection.
         real = QueueUri.parse(f"bmq://{domain.config.name}/{uri.queue}")
         queue = domain.queues.get(real.canonical)
         if queue is None:
             limit = domain.config.max_queues
             if (limit and len(domain.queues) >= limit) or len(self.queues) >= self.bounds.queues:
-                return None
+                raise Refused(StatusCategory.E_REFUSED, "maximum number of queues reached", -205)
             queue = BrokerQueue(real, domain, self)
             domain.queues[queue.uri] = self.queues[queue.uri] = queue
         return queue
@@ -189,8 +193,7 @@ class BrokerNode:
         for app in queue.apps.values():
             self.deadlines.discard(app)
         queue.dispose()
-        self.domains[queue.domain.config.name].queues.pop(queue.uri, None)
-        self.queues.pop(queue.uri, None)
+        del queue.domain.queues[queue.uri], self.queues[queue.uri]
         self.deadlines.discard(queue)
         self._unused.pop(queue, None)
         self._idle.pop(queue, None)
@@ -229,45 +232,27 @@ class BrokerNode:
     def deliver(self, now: float) -> None:
         """Deliver for all queues noted by :meth:`touch`. Call after each chunk of input."""
         self.budget.tick(now)
-        touched, effort = self._touched, self.work
-        effort.enough = effort.spent + _EFFORT_AT_ONCE
+        touched = self._touched
         soon = int(now) + 1  # a message lives whole seconds
-        while touched:
-            queue, apps = touched.popitem()
-            if queue.deadline > soon and queue.counts.posted:
-                self._watch(queue, soon)
-            for app in apps:
-                app.deliver(now)
-            queue.deliver(now)
-        while effort.unfinished and not self._going_on:
-            if self.postpone is None:
-                self._slice(now)
-            else:
-                self._going_on = True
+        while touched and not self._pausing:
+            self.enough = self.effort + _EFFORT_AT_ONCE
+            while touched and self.effort <= self.enough:
+                queue, apps = touched.popitem(last=False)
+                if queue.deadline > soon and queue.counts.posted:
+                    self._watch(queue, soon)
+                for app in apps:
+                    app.deliver(now)
+                queue.deliver(now)
+            if touched and self.postpone is not None:
+                self._pausing = True
                 self.postpone()
 
     def go_on(self, now: float) -> None:
         """Continue paused deliveries after other clients were served."""
-        self._slice(now)
-        self._going_on = False
+        self._pausing = False
         self.deliver(now)
 
-    def _slice(self, now: float) -> None:
-        effort = self.work
-        effort.enough = effort.spent + _EFFORT_AT_ONCE
-        while effort.unfinished and effort.spent <= effort.enough:
-            unfinished = effort.unfinished.popleft()
-            unfinished.postponed = False
-            if isinstance(unfinished, AppDelivery):
-                unfinished.queue.serve(unfinished, now)
-            else:
-                unfinished.deliver(now)
-
     # ---- time
-
-    def next_deadline(self) -> float | None:
-        """Return the time of the next work for :meth:`tick`; None without timed work."""
-        return self.deadlines.first
 
     def tick(self, now: float) -> None:
         """Do the due work: expire messages, forget GUIDs and idle queues, retry suspected poison messages.
@@ -309,8 +294,6 @@ class BrokerNode:
 
     def recover(self) -> None:
         """Return to the state of a real broker restarted with its files; call without clients."""
-        self.stopping = self._going_on = False
-        while self.work.unfinished:
-            self.work.unfinished.pop().postponed = False
+        self.stopping = self._pausing = False
         for queue in self.queues.values():
             queue.recover()

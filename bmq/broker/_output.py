@@ -37,8 +37,10 @@ class BrokerOutput:
         self.push: Callable[[bytes, bytes], None] = self.add_push
         self.ack: Callable[[int, int, bytes, int], None] = self.add_ack
         self._chunks: list[bytes] = []
-        # Two pieces for each message: the bytes in front of the data, and the data.
+        # The present event of PUSH messages, and its size. Two pieces for each message: the bytes in front of
+        # the data, and the data.
         self._pushes: list[bytes] = []
+        self._pushed = 0
         self._acks: list[bytes] = []
         #: The size of pending PUSH messages in bytes.
         self.size = 0
@@ -49,9 +51,13 @@ class BrokerOutput:
     def add_push(self, head: bytes, data: bytes) -> None:
         """Add a PUSH message: the bytes in front of the data, and the data."""
         self._pushes += head, data
-        size = self.size = self.size + len(head) + len(data)
+        size = len(head) + len(data)
+        self.size += size
+        self._pushed += size
+        if self._pushed >= _FLUSH_AT:
+            self._close_pushes()
         self._wake_once()
-        if size > self.high_water and self.accepting:
+        if self.size > self.high_water and self.accepting:
             self.accept(False)
 
     def _wake_once(self) -> None:
@@ -93,6 +99,7 @@ class BrokerOutput:
         """
         self._awake = False
         self._seal()
+        self.size = 0
         pieces, self._chunks = self._chunks, []
         if len(pieces) > 1 and sum(map(len, pieces)) <= _FLUSH_AT:
             return [b"".join(pieces)]
@@ -104,28 +111,11 @@ class BrokerOutput:
             for start in range(0, len(acks), _MAX_ACKS):
                 self._chunks.append(pack_acks((acks[start : start + _MAX_ACKS],)))
             self._acks.clear()
-        pushes = self._pushes
-        if pushes:
-            if self.size <= _FLUSH_AT:
-                self._close(pushes, self.size)
-            else:
-                self._split(pushes)
-            pushes.clear()
-            self.size = 0
+        if self._pushes:
+            self._close_pushes()
 
-    def _split(self, pushes: list[bytes]) -> None:
-        part: list[bytes] = []
-        size = 0
-        for head, data in zip(pushes[::2], pushes[1::2], strict=True):
-            part += head, data
-            size += len(head) + len(data)
-            if size >= _FLUSH_AT:
-                self._close(part, size)
-                part.clear()
-                size = 0
-        if part:
-            self._close(part, size)
-
-    def _close(self, pushes: list[bytes], size: int) -> None:
-        pushes.insert(0, pack_event_header(HEADER_SIZE + size, EventType.PUSH))
-        self._chunks.append(b"".join(pushes))
+    def _close_pushes(self) -> None:
+        header = pack_event_header(HEADER_SIZE + self._pushed, EventType.PUSH)
+        self._chunks.append(b"".join((header, *self._pushes)))
+        self._pushes.clear()
+        self._pushed = 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bmq.broker._consumer_filter import passes
 from bmq.broker._delivery import AppDelivery
 from bmq.broker._routing import Subscriber, compile_expression
-from bmq.broker._storage import MessageRecord, MessageStore, property_lookup, shrink
+from bmq.broker._storage import MessageRecord, MessageStore, compact, property_lookup
 from bmq.broker._views import BrokerQueueStats, PostedMessage
 from bmq.broker.domain_config import DomainConfig, Mode
 from bmq.subscriptions import Evaluator
@@ -20,7 +20,7 @@ from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.uri import QueueUri
 
 if TYPE_CHECKING:
-    from bmq.broker._client import QueueHandle, SubStream
+    from bmq.broker._client import QueueHandle
     from bmq.broker._domain import Domain
     from bmq.broker._node import BrokerNode
     from bmq.wire.put import Put
@@ -49,12 +49,7 @@ class BrokerQueue:
         handles: clients of the queue, in the order of opening.
         store: the messages.
         position: first message not considered by any application; None if every message was considered.
-        deadlines: the node's deadlines, for applications with a delay before their next redelivery.
-        budget: limits for decompression.
-        effort: counter of the work done.
-        postponed: whether deliveries are paused to give the remaining clients a turn.
-        consumer_filter: the domain's filter, called before each delivery; None without a filter.
-        posts: the latest posts to all queues, for tests; None if they are not kept.
+        node: the broker.
         idle_since: time when the last client left; None while a client has the queue open.
         deadline: time of the node's next look at the queue.
         counts: what happened so far; :meth:`stats` adds what there is at present.
@@ -63,9 +58,7 @@ class BrokerQueue:
     def __init__(self, uri: QueueUri, domain: Domain, node: BrokerNode) -> None:
         self.uri = uri.canonical
         self.domain = domain
-        self.deadlines, self.budget = node.deadlines, node.budget
-        self.effort, self.posts = node.work, node.posts
-        self.postponed = False
+        self.node = node
         self.apps: dict[str, AppDelivery] = {}
         self.authorized: list[AppDelivery] = []
         self.handles: dict[QueueHandle, None] = {}
@@ -106,12 +99,11 @@ class BrokerQueue:
             (s.app_id if self.fanout else DEFAULT_APP_ID): s.text for s in config.subscriptions
         }  # Of several subscriptions of an application, the last counts.
         self._filters = []
-        for app in self.apps.values():
-            app.matcher = compile_expression(ExpressionVersion.E_VERSION_1, texts.get(app.app_id, ""))
-            if app.matcher is not None and app.bit:
-                self._filters.append((app.bit, app.matcher))
+        for app in self.authorized:
+            matcher = compile_expression(ExpressionVersion.E_VERSION_1, texts.get(app.app_id, ""))
+            if matcher is not None:
+                self._filters.append((app.bit, matcher))
         self._mask = sum(app.bit for app in self.authorized)
-        self.consumer_filter = config.consumer_filter
         self.store.usage.limits = config.queue_limits
         self.store.window = config.deduplication_time_ms / 1000
 
@@ -126,7 +118,7 @@ class BrokerQueue:
 
     def post(self, handle: QueueHandle, puts: Iterable[Put], now: float) -> None:
         """Store and acknowledge messages of one client. :meth:`deliver` delivers the messages."""
-        writable, output = handle.writable, handle.output
+        writable, output = handle.writable, handle.client.output
         for put in puts:
             status = self._take(handle, put, now) if writable else _REFUSED
             flags, correlation_id, guid = put[:3]
@@ -146,7 +138,7 @@ class BrokerQueue:
         properties = flags & _PROPERTIES
         if compression and properties and not schema_id:
             # Still compressed, because the decompressed data had no room.
-            return store.full() or _LIMIT_BYTES
+            return store.usage.full() or _LIMIT_BYTES
         pending = self._mask
         if self._filters:
             lookup = property_lookup(data, properties, schema_id)
@@ -154,7 +146,7 @@ class BrokerQueue:
                 if matcher(lookup) is not True:
                     pending &= ~bit
         if pending:
-            status = store.full()
+            status = store.usage.full()
             if status:
                 return status
             if schema_id > 1:
@@ -168,15 +160,16 @@ class BrokerQueue:
                     self.position = message
         self.counts.posted += 1
         self.counts.posted_bytes += size
-        if self.posts is not None:
-            self.posts.append(PostedMessage._read(self.uri, guid, data, size, flags, put[3], compression))
+        if self.node.posts is not None:
+            self.node.posts.append(PostedMessage._read(self.uri, put))
         return 0
 
     def _broadcast(self, message: MessageRecord) -> None:
         """Push a message to the present consumers."""
         app = self.apps[DEFAULT_APP_ID]
+        consumer_filter = self.domain.config.consumer_filter
         for subscriber in app.routing.candidates(message):
-            if self.consumer_filter is None or passes(self.consumer_filter, subscriber, message):
+            if consumer_filter is None or passes(consumer_filter, subscriber, message):
                 self.count_push(app, message, 0.0)
                 subscriber.stream.handle.push(message, subscriber.option, out_of_order=False)
 
@@ -194,26 +187,20 @@ class BrokerQueue:
             own = handle.put_schemas[number] = self._schemas
         return own << 1
 
-    def room(self, handle: QueueHandle, ahead: int) -> bool:
-        """Whether a client's message has room after ``ahead`` more bytes are stored."""
-        if not handle.writable:
-            return False
-        return self.broadcast or not self.store.full(ahead)
-
     # ---- delivering
 
     def deliver(self, now: float) -> None:
         """Deliver new messages to all applications at the queue's position."""
-        if self.position is None or self.postponed:
+        if self.position is None:
             return
-        apps, effort = self.authorized, self.effort
+        apps, node = self.authorized, self.node
         selecting = [(app, app.routing.select) for app in apps]
         cost = sum(app.routing.cost for app in apps)
         while (message := self.position) is not None:
-            if cost and effort.spent > effort.enough:
-                effort.postpone(self)
+            if cost and node.effort > node.enough:
+                node.touch(self, None)
                 return
-            effort.spent += cost
+            node.effort += cost
             # Confirmed for the last application by its filter, the message has no neighbours any more.
             following, stopped = message.next, 0
             targets: list[tuple[AppDelivery, Subscriber]] = []
@@ -228,7 +215,7 @@ class BrokerQueue:
                         app.resume = message
                         stopped += 1
                     elif isinstance(selected, tuple):
-                        app.aside.park(message, selected)
+                        app.aside.wait(message, selected)
                     elif selected.stream.take(selected, message, now):
                         self.count_push(app, message, now - message.arrival)
                         targets.append((app, selected))
@@ -278,11 +265,7 @@ class BrokerQueue:
     def drop(self, message: MessageRecord) -> None:
         """Delete a message, even if applications still need it."""
         for app in self.authorized:
-            if message.pending & app.bit:
-                app.redelivery.discard(message)
-                app.aside.discard(message)
-        message.pending = 0
-        self.remove(message)
+            app.drop(message)
 
     def expire(self, now: float, limit: int = 1000) -> int:
         """Delete messages older than the domain's TTL, oldest first; return the number of deletions."""
@@ -320,8 +303,7 @@ class BrokerQueue:
         """
         for app in self.apps.values():
             app.clear()
-            app.wait_until = None
-            self.deadlines.discard(app)
+            self.node.deadlines.discard(app)
         for message in self.store:
             message.attempts = None
         self.position = self.store.first
@@ -332,7 +314,7 @@ class BrokerQueue:
         self.store.forget(now)
         for app in self.apps.values():
             for stream in app.streams:
-                shrink(stream.unconfirmed)
+                stream.unconfirmed = compact(stream.unconfirmed)
 
     # ---- clients
 
@@ -351,23 +333,3 @@ class BrokerQueue:
             producers=self.writers,
             consumers=sum(app.readers for app in self.apps.values()),
         )
-
-    def detach(self, streams: Iterable[SubStream], *, now: float) -> None:
-        """Remove readers: the unconfirmed messages go to the applications' remaining consumers."""
-        leaving: dict[AppDelivery, list[SubStream]] = {}
-        for stream in streams:
-            if stream.app is not None:
-                leaving.setdefault(stream.app, []).append(stream)
-        for app, gone in leaving.items():
-            for stream in gone:
-                stream.configure(())
-                app.streams.pop(stream, None)
-                for subscriber in stream.subscribers.values():
-                    subscriber.group = None
-            app.changed = True
-            for stream in gone:
-                app.release(stream)
-            if not app.bit and not app.streams:
-                self.apps.pop(app.app_id, None)
-            else:
-                self.serve(app, now)

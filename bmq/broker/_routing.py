@@ -28,15 +28,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from bmq._caches import Cache
 from bmq.broker._storage import MessageRecord
 from bmq.subscriptions import Equalities, Evaluator, Expression
-from bmq.wire.control import (
-    INVALID_CONSUMER_PRIORITY,
-    ConsumerInfo,
-    ExpressionVersion,
-    Subscription,
-)
+from bmq.wire.control import INVALID_CONSUMER_PRIORITY, ConsumerInfo, ExpressionVersion, Subscription
 from bmq.wire.options import encode_sub_queue_ids
 
 if TYPE_CHECKING:
@@ -51,9 +45,6 @@ _LOW_WATERMARK = 0.8
 Blocked = tuple["ExpressionGroup", ...]
 
 
-_compiled: Cache[str, Evaluator] = Cache("compiled expressions", 4096)
-
-
 def compile_expression(version: int, text: str) -> Evaluator | None:
     """Return the evaluator of an expression; None if the expression matches every message.
 
@@ -62,13 +53,8 @@ def compile_expression(version: int, text: str) -> Evaluator | None:
     """
     if version != ExpressionVersion.E_VERSION_1 or not text:
         return None
-    found = _compiled.get(text)
-    if found is None:
-        expression = Expression(text, strict=False)
-        if expression.error is not None:
-            return None
-        found = _compiled.keep(text, expression.compile())
-    return found
+    expression = Expression(text, strict=False)
+    return None if expression.error is not None else expression.compile()
 
 
 @dataclass(slots=True, eq=False)
@@ -86,9 +72,11 @@ class Subscriber:
         full: whether a limit was reached, without a fall to 80 % of the limits since.
         key: version and text of the expression.
         matcher: evaluator of the expression; None if every message matches.
-        consumer: limits and priority of the consumer with the highest priority.
+        priority: the highest priority of a consumer.
         count: number of consumers with this priority: the messages in a turn.
         turns: messages left in the present turn.
+        max_messages: limit for ``messages``, of the consumer with the highest priority.
+        max_bytes: likewise for ``size``.
         group: the group, while the subscriber takes part in routing.
     """
 
@@ -100,7 +88,7 @@ class Subscriber:
     full: bool = False
     key: tuple[int, str] = (0, "")
     matcher: Evaluator | None = None
-    consumer: ConsumerInfo = field(default_factory=ConsumerInfo)
+    priority: int = 0
     count: int = 1
     turns: int = 1
     max_messages: int = 0
@@ -117,21 +105,21 @@ class Subscriber:
         ]
         if not valid:
             return False
-        self.consumer = top = max(valid, key=lambda each: each.consumer_priority)
+        top = max(valid, key=lambda each: each.consumer_priority)
+        self.priority = top.consumer_priority
+        self.max_messages, self.max_bytes = top.max_unconfirmed_messages, top.max_unconfirmed_bytes
         self.count = sum(
-            each.consumer_priority_count for each in valid if each.consumer_priority == top.consumer_priority
+            each.consumer_priority_count for each in valid if each.consumer_priority == self.priority
         )
         self.key = (int(subscription.expression.version), subscription.expression.text)
         self.matcher = compile_expression(*self.key)
         return True
 
     def join(self, group: ExpressionGroup) -> None:
-        """Become a member of a group, with new limits and a new turn.
+        """Become a member of a group, with a new turn.
 
         Usage is compared anew: a subscriber that was full takes part again if it has any room.
         """
-        self.max_messages = self.consumer.max_unconfirmed_messages
-        self.max_bytes = self.consumer.max_unconfirmed_bytes
         self.turns = self.count
         self.full = self.messages >= self.max_messages or self.size >= self.max_bytes
         self.group = group
@@ -139,12 +127,12 @@ class Subscriber:
         group.admit(self)
 
     def recover(self) -> bool:
-        """End the state of being full if enough messages are confirmed."""
+        """Take part again if enough messages are confirmed; return whether the subscriber does."""
         if self.messages <= math.ceil(self.max_messages * _LOW_WATERMARK) and self.size <= math.ceil(
             self.max_bytes * _LOW_WATERMARK
         ):
             self.full = False
-        return not self.full
+        return self.group is not None and self.group.admit(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -198,7 +186,7 @@ class Routing:
         cost: largest number of expressions to evaluate for one message.
     """
 
-    __slots__ = ("_by_stream", "_first", "_likely", "cost", "groups", "levels", "only")
+    __slots__ = ("_likely", "cost", "groups", "levels", "only")
 
     def __init__(self, streams: Iterable[SubStream] = ()) -> None:
         wanted: dict[tuple[int, str], list[Subscriber]] = {}
@@ -206,20 +194,16 @@ class Routing:
             for subscriber in stream.active.values():
                 wanted.setdefault(subscriber.key, []).append(subscriber)
         levels: dict[int, list[ExpressionGroup]] = {}
-        self._by_stream: dict[SubStream, list[Subscriber]] = {}
         for (_, text), subscribers in wanted.items():
-            priority = max(each.consumer.consumer_priority for each in subscribers)
+            priority = max(each.priority for each in subscribers)
             group = ExpressionGroup(text, subscribers[0].matcher, priority)
             for subscriber in subscribers:
                 # The others take no part while a subscription with the same expression has a higher priority.
-                if subscriber.consumer.consumer_priority == priority:
+                if subscriber.priority == priority:
                     subscriber.join(group)
             levels.setdefault(priority, []).append(group)
         self.levels = [levels[priority] for priority in sorted(levels, reverse=True)]
         self.groups = [group for level in self.levels for group in level]
-        for group in self.groups:
-            for subscriber in group.members:
-                self._by_stream.setdefault(subscriber.stream, []).append(subscriber)
         self.only = self.groups[0] if len(self.groups) == 1 and self.groups[0].matcher is None else None
         # Groups of equalities, such as the buckets of a consumer group, are found by a lookup.
         self._likely = Equalities(self.groups, lambda group: group.text if group.matcher is not None else "")
@@ -269,14 +253,13 @@ class Routing:
 
     def candidates(self, message: MessageRecord) -> Iterator[Subscriber]:
         """Yield, for each consumer, the first active subscription that matches and has room."""
-        for subscribers in self._by_stream.values():
-            for subscriber in subscribers:
-                group = subscriber.group
-                if group is None or subscriber.full or not subscriber.stream.open:
-                    continue
-                if group.matcher is None or group.matcher(message.lookup) is True:
-                    yield subscriber
-                    break
+        found: set[SubStream] = set()
+        for group in self.groups:
+            if group.matcher is None or group.matcher(message.lookup) is True:
+                for subscriber in list(group.ready):
+                    if subscriber.stream not in found:
+                        found.add(subscriber.stream)
+                        yield subscriber
 
 
 #: The routing of an application without consumers.

@@ -21,8 +21,7 @@ __all__ = ["Scheduler"]
 class Scheduler:
     """One timer for all timed work, and the order of work within the turns of the event loop.
 
-    The broker works between :meth:`begin` and :meth:`end`. Work of a turn belongs to the event loop of
-    :meth:`attach`, and continues while the broker stops.
+    The broker works between :meth:`begin` and :meth:`end`. Work of a turn continues while the broker stops.
 
     Args:
         clock: the source of time.
@@ -30,13 +29,14 @@ class Scheduler:
 
     Attributes:
         clock: the source of time.
+        working: whether the broker works.
     """
 
     def __init__(self, clock: Clock, node: BrokerNode) -> None:
         self.clock = clock
         self._node = node
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._working = False
+        self.working = False
         # By the broker's clock: actions, and the deadlines of connections.
         self._actions: Deadlines[Callable[[], None]] = Deadlines()
         self.timeouts: Deadlines[BrokerConnection] = Deadlines()
@@ -50,36 +50,29 @@ class Scheduler:
 
     # ---- life
 
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Belong to an event loop; actions of an earlier start are dropped."""
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start work in an event loop; actions of an earlier start are dropped."""
         self._loop = loop
         self._postponed.clear()
         self._actions.clear()
-
-    def begin(self) -> None:
-        """Start timed work."""
-        self._working = True
+        self._dirty.clear()
+        self.working = True
         if isinstance(self.clock, ManualClock):
             self.clock._listeners[self._catch_up] = None
         self.update()
 
     def end(self) -> None:
         """Stop timed work; output is still written."""
-        self._unfollow()
+        self.working = False
+        if isinstance(self.clock, ManualClock):
+            self.clock._listeners.pop(self._catch_up, None)
         self.update()
 
     def abandon(self) -> None:
         """Drop all work, as the end of a process does."""
-        self._unfollow()
-        self._loop = self._timer = self._wake_at = None
+        self._loop = None
+        self.end()
         self.timeouts.clear()
-        self._change = None
-        self._dirty.clear()
-
-    def _unfollow(self) -> None:
-        self._working = False
-        if isinstance(self.clock, ManualClock):
-            self.clock._listeners.pop(self._catch_up, None)
 
     # ---- turns of the event loop
 
@@ -104,8 +97,8 @@ class Scheduler:
 
     def flush_later(self, connection: BrokerConnection) -> None:
         """Write a connection's output at the end of this turn of the event loop."""
-        if not self._dirty and self._loop is not None:
-            self._loop.call_soon(self._flush)
+        if not self._dirty:
+            self.next_turn(self._flush)
         self._dirty.append(connection)
 
     def _flush(self) -> None:
@@ -125,7 +118,7 @@ class Scheduler:
         if self._change is not None:
             self._change.set()
             self._change = None
-        deadline = self._next_deadline() if self._working else None
+        deadline = self._next_deadline() if self.working else None
         if deadline == self._wake_at:
             return
         if isinstance(self.clock, ManualClock) and not isinstance(self.clock, JumpingClock):
@@ -144,7 +137,7 @@ class Scheduler:
         await self._change.wait()
 
     def _next_deadline(self) -> float | None:
-        deadlines = self._node.next_deadline(), self.timeouts.first, self._actions.first
+        deadlines = self._node.deadlines.first, self.timeouts.first, self._actions.first
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def _wake(self) -> None:

@@ -116,9 +116,12 @@ class Broker:
         port = _checks.integer("port", port, 0, _LAST_PORT)
         host = _checks.text("host", host, empty=False)
         builtin = _checks.optional(_checks.boolean, "builtin", builtin)
+        directory = None
         if config_dir is not None:
             path = os.fspath(_checks.instance("config_dir", config_dir, _PATHS, "a path"))
-            config_dir = _checks.text("config_dir", path, empty=False)
+            directory = Path(_checks.text("config_dir", path, empty=False))
+            if not (directory / "domains").is_dir():
+                raise FileNotFoundError(f"{directory} has no directory 'domains'")
         _checks.optional(_checks.instance, "ssl", ssl, SSLContext, "an ssl.SSLContext")
         _checks.optional(_checks.function, "authorize", authorize, 1, plain=True)
         _checks.optional(_checks.function, "clock", clock, 0, plain=True)
@@ -126,9 +129,6 @@ class Broker:
         if builtin if builtin is not None else config_dir is None:
             configured.update(builtin_domains())
         configured.update(_named(domains))
-        directory = Path(config_dir) if config_dir is not None else None
-        if directory is not None and not (directory / "domains").is_dir():
-            raise FileNotFoundError(f"{directory} has no directory 'domains'")
         self._settings = BrokerSettings(
             process_name="bmq broker",
             pid=_world.pid(),
@@ -147,14 +147,12 @@ class Broker:
         self.host = host
         self._ssl = ssl
         self._port = port
-        self._running = False
         self._listener = Listener(self._welcome)
         # Takes the place of the listener in a simulation, which has no sockets.
         self._simulated: asyncio.Server | None = None
         self._connections: dict[BrokerConnection, None] = {}
         # Unfinished connections: establishing TLS takes a while.
         self._arriving: dict[BrokerConnection, None] = {}
-        self._all_gone = asyncio.Event()
         self._sessions = 0
         self._guids = GuidGenerator(client_id_from(_world.hostname(), _world.time_ns(), _world.pid(), 0))
         self.faults = Faults(self._connections)
@@ -247,7 +245,7 @@ class Broker:
         if payload is not None:
             wanted += f" {payload!r}"
         if properties:
-            wanted += f" with {_described(properties)}"
+            wanted += f" with {_checks.shown(dict(properties))}"
         others = ", ".join(dict.fromkeys(each.queue_uri for each in self._node.posts or ())) or "none"
         raise AssertionError(
             f"expected {wanted} in {uri}, found {len(found)} of {len(posted)} posted "
@@ -274,12 +272,12 @@ class Broker:
                 while name not in self._node.queues or len(self.queues[name]):
                     await self._scheduler.change()
         except TimeoutError:
-            if name not in self._node.queues:
+            left = self.queues.get(name)
+            if left is None:
                 known = ", ".join(self.queues) or "none"
                 raise AssertionError(
                     f"the broker has no queue {name} after {timeout:g} s; its queues: {known}"
                 ) from None
-            left = self.queues[name]
             raise AssertionError(
                 f"{name} has {len(left)} messages left after {timeout:g} s, {left.unconfirmed} of them "
                 f"delivered and unconfirmed:\n{listed(left.messages)}"
@@ -290,7 +288,7 @@ class Broker:
     @property
     def running(self) -> bool:
         """Whether clients can connect."""
-        return self._running
+        return self._scheduler.working
 
     @property
     def port(self) -> int:
@@ -318,16 +316,14 @@ class Broker:
             StateError: the broker is running.
             OSError: the address cannot be used.
         """
-        if self._running:
+        if self.running:
             raise StateError("the broker is running")
-        self._scheduler.attach(running_loop())
-        self._running = True
+        self._scheduler.begin(running_loop())
         try:
             await self._listen()
         except BaseException:
-            self._running = False
+            self._scheduler.end()
             raise
-        self._scheduler.begin()
         if self._port:
             _log.info("listening on %s", self.uri)
 
@@ -353,9 +349,8 @@ class Broker:
                 connections are cut as by a crash.
         """
         graceful = _checks.boolean("graceful", graceful)
-        if not self._running:
+        if not self.running:
             return
-        self._running = False
         self._node.stopping = True
         self._scheduler.end()
         try:
@@ -444,7 +439,6 @@ class Broker:
         Args:
             graceful: whether unconfirmed messages return without counting as a failed delivery.
         """
-        self._all_gone = asyncio.Event()
         for connection in list(self._connections):
             if connection.session is not None:
                 connection.session.shut_down(self._scheduler.clock())
@@ -452,15 +446,18 @@ class Broker:
                 connection.close()
             else:
                 connection.cut()
-        if self._connections:
-            try:
-                async with asyncio.timeout(_PATIENCE):
-                    await self._all_gone.wait()
-            except TimeoutError:
-                # A client without reads would keep the connection open for ever.
-                for connection in list(self._connections):
-                    connection.cut()
-                await self._all_gone.wait()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._all_gone()
+        except TimeoutError:
+            # A client without reads would keep the connection open for ever.
+            for connection in list(self._connections):
+                connection.cut()
+            await self._all_gone()
+
+    async def _all_gone(self) -> None:
+        while self._connections:
+            await self._scheduler.change()
 
     def _begin(self, connection: BrokerConnection) -> BrokerSession:
         """Make the session of a new connection."""
@@ -481,8 +478,6 @@ class Broker:
         """Note the end of a connection."""
         self._connections.pop(connection, None)
         self._scheduler.timeouts.discard(connection)
-        if not self._connections:
-            self._all_gone.set()
 
     def _abandon(self, forget: float) -> None:
         """Drop all state except stored messages, as the end of a process does.
@@ -491,31 +486,19 @@ class Broker:
             forget: seconds; messages from this last period were not stored yet, and are lost.
         """
         now = self._scheduler.clock()
-        self._running = False
         self._node.stopping = True
+        self._scheduler.abandon()
         for connection in list(self._connections):
             connection.transport = None
             if connection.session is not None:
                 connection.session.shut_down(now)
-                connection.session.channel_down(now)
-            connection.output.discard()
-        self._connections.clear()
+            connection.drop()
         self._arriving.clear()
-        self._scheduler.abandon()
-        self._all_gone = asyncio.Event()
         if forget > 0:
             for queue in self._node.queues.values():
                 for message in [each for each in queue.store if each.arrival >= now - forget]:
                     queue.drop(message)
         self._node.recover()
-
-
-def _described(properties: Mapping[str, PropertyInput]) -> str:
-    """Return properties for an error message; never raises."""
-    try:
-        return str(dict(properties))
-    except Exception:  # a value's own __repr__ fails
-        return _checks.shown(dict(properties))
 
 
 def _named(

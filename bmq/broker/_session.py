@@ -7,16 +7,15 @@ control messages and heartbeats, and selects input to be ignored without an answ
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from bmq import _checks
 from bmq._logging import Log
 from bmq.broker._client import ConnectedClient
+from bmq.broker._domain import Refused
 from bmq.broker._output import BrokerOutput
 from bmq.broker._settings import Action, ActionKind, BrokerSettings, refused
 from bmq.errors import ProtocolError, StatusCategory
@@ -38,6 +37,7 @@ from bmq.wire.control import (
     ClientLanguage,
     ClientType,
     CloseQueue,
+    CloseQueueResponse,
     Codec,
     ConfigureQueueStream,
     ConfigureQueueStreamResponse,
@@ -52,6 +52,7 @@ from bmq.wire.control import (
     MessageKind,
     OpenQueue,
     QueueFlags,
+    QueueHandleParameters,
     QueueStreamParameters,
     Status,
     StreamParameters,
@@ -90,18 +91,16 @@ _FEATURES = (
 #: Largest event in bytes before the end of the negotiation, and without messages afterwards.
 _MAX_HANDSHAKE_SIZE = 64 * 1024
 _MAX_REQUEST_SIZE = 2 * 1024 * 1024
-#: Number of a client's requests answered before the next client is served. A long request counts as several.
-#: After an admin command, which may take long, the next client is served at once.
-_REQUESTS_AT_ONCE = 50
-_REQUEST_SIZE = 2048
+#: Work for a client's requests before the next client is served, and the work for reading a request, and for
+#: every 10 bytes of it. After an admin command, which may take long, the next client is served at once.
 _EFFORT_AT_ONCE = 10_000
+_REQUEST_EFFORT = 200
 
 
 class BrokerState(Enum):
     """The states of a connection."""
 
-    CONNECTED = "nothing known about the client"
-    AUTHENTICATED = "credentials accepted"
+    CONNECTED = "nothing known about the client, except perhaps its credentials"
     SERVING = "negotiated"
     ADMINISTERED = "negotiated, for admin commands"
     DISCONNECTED = "disconnect answered"
@@ -111,35 +110,31 @@ class BrokerState(Enum):
 class BrokerInput(Enum):
     """The inputs of a connection's state machine."""
 
-    CREDENTIALS_ACCEPTED = "authenticationRequest, right"
-    CREDENTIALS_REFUSED = "authenticationRequest, wrong"
+    CREDENTIALS = "authenticationRequest, right"
     CLIENT = "clientIdentity"
     ADMIN_CLIENT = "clientIdentity for admin commands"
     UNWANTED_CLIENT = "clientIdentity, not authorized"
-    STRANGER = "anything else where these belong"
     REQUEST = "a request"
     DISCONNECT = "disconnect"
     PUT = "PUT events"
     CONFIRM = "CONFIRM events"
     HEARTBEAT_REQ = "HEARTBEAT_REQ"
     OTHER = "any other event, or one that makes no sense"
-    LOST = "connection gone, timed out, or with an event length that cannot be"
+    LOST = "connection gone, timed out, or with input that must end it"
     SHUTDOWN = "the broker closes the connection"
 
 
 _S, _I = BrokerState, BrokerInput
-_MESSAGES = _I.STRANGER, _I.PUT, _I.CONFIRM, _I.HEARTBEAT_REQ, _I.OTHER
-_LATE = *_MESSAGES, _I.CREDENTIALS_ACCEPTED, _I.CREDENTIALS_REFUSED, _I.REQUEST, _I.DISCONNECT
+_MESSAGES = _I.PUT, _I.CONFIRM, _I.HEARTBEAT_REQ, _I.OTHER
 _ENDS = _I.LOST, _I.SHUTDOWN
-#: Answers to unauthorized clients. A real broker has the first; its requests are not authorized yet.
+#: Further events are not read.
+_OVER = _S.DISCONNECTED, _S.CLOSED
+#: As in a real broker, whose requests are not authorized yet.
 _UNAUTHORIZED = Status(category=StatusCategory.E_REFUSED, code=-1, message="Connection not authorized")
-_UNAUTHORIZED_QUEUE = Status(category=StatusCategory.E_REFUSED, code=-1, message="Queue not authorized")
-_UNAUTHORIZED_COMMAND = "Command not authorized"
 _CONNECTIONS = {
     ClientType.E_TCPCLIENT: ActionKind.CONNECT_CLIENT,
     ClientType.E_TCPADMIN: ActionKind.CONNECT_ADMIN,
 }
-_REQUESTS = OpenQueue, ConfigureStream, ConfigureQueueStream, CloseQueue, AdminCommand
 
 
 class BrokerSession(Machine):
@@ -172,7 +167,6 @@ class BrokerSession(Machine):
         self.session_id = session_id
         self.peer = peer
         self.state: BrokerState = BrokerState.CONNECTED
-        self.identity: ClientIdentity | None = None
         self.client: ConnectedClient | None = None
         self.codec = Codec.BER
         #: Whether the latest credentials were wrong.
@@ -183,11 +177,9 @@ class BrokerSession(Machine):
         # Events to handle, perhaps after further clients were served, and the error after these events.
         self._events: list[Event] = []
         self._error: ProtocolError | None = None
-        # Whether other clients are served next, even without postponed events.
-        self._enough = False
         self._guids = guids
         self._legacy = False
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat = Heartbeat(0, 0, now)  # disabled until the end of the negotiation
         # Deadline of the negotiation; after the negotiation, end of the credentials' lifetime.
         self._deadline: float | None = now + settings.handshake_timeout
         self._expiry: float | None = None
@@ -199,11 +191,6 @@ class BrokerSession(Machine):
         """Whether to close the connection after the output is sent."""
         return self.state is BrokerState.CLOSED
 
-    @property
-    def negotiating(self) -> bool:
-        """Whether the client's identity is still missing."""
-        return self.state in (BrokerState.CONNECTED, BrokerState.AUTHENTICATED)
-
     # ---- input
 
     def receive(self, data: bytes, now: float) -> None:
@@ -214,7 +201,7 @@ class BrokerSession(Machine):
     @property
     def waiting(self) -> bool:
         """Whether input is left; call :meth:`resume` after serving other clients."""
-        return bool(self._events) or self._enough
+        return bool(self._events)
 
     def resume(self, now: float) -> None:
         """Process the remaining input."""
@@ -227,8 +214,8 @@ class BrokerSession(Machine):
             if error is not None and not self._events:
                 self._complain(f"{error}; closing")
                 self.fire(_I.LOST, now)
-        if self.state is BrokerState.CLOSED:
-            self._events, self._enough = [], False
+        if self.state in _OVER:
+            self._events = []
         self.node.deliver(now)
 
     def channel_down(self, now: float) -> None:
@@ -244,8 +231,8 @@ class BrokerSession(Machine):
         """Return the time of the next :meth:`tick`; None if not scheduled."""
         if self.state is BrokerState.CLOSED:
             return None
-        beat = self._heartbeat.deadline if self._heartbeat is not None else None
-        return min((each for each in (self._deadline, beat) if each is not None), default=None)
+        deadlines = self._deadline, self._heartbeat.deadline
+        return min((each for each in deadlines if each is not None), default=None)
 
     def tick(self, now: float) -> None:
         """Perform due actions."""
@@ -253,13 +240,13 @@ class BrokerSession(Machine):
             self._deadline = None
             _log.info("%s: timed out in state %s; closing", self.peer, self.state.name)
             self.fire(_I.LOST, now)
-        if self._heartbeat is not None:
-            action = self._heartbeat.poll(now)
-            if action is HeartbeatAction.SEND:
-                self.output.event(HEARTBEAT_REQ)
-            elif action is HeartbeatAction.GIVE_UP:
-                _log.info("%s: missed too many heartbeats; closing", self.peer)
-                self.fire(_I.LOST, now)
+        action = self._heartbeat.poll(now)
+        if action is HeartbeatAction.SEND:
+            self.output.event(HEARTBEAT_REQ)
+        elif action is HeartbeatAction.GIVE_UP:
+            _log.info("%s: missed too many heartbeats; closing", self.peer)
+            self.fire(_I.LOST, now)
+        self.node.deliver(now)
 
     # ---- from bytes to inputs
 
@@ -268,17 +255,16 @@ class BrokerSession(Machine):
         if self.events_left is not None:
             events = events[: self.events_left]
             self.events_left -= len(events)
-        if events and self._heartbeat is not None:
+        if events:
             self._heartbeat.heard = True
         self._events += events
         return self._error
 
     def _handle(self, events: list[Event], now: float) -> int:
         """Handle events until other clients must be served; return the number of handled events."""
-        at, count, requests = 0, len(events), 0
-        self._enough = False
-        enough = self.node.work.spent + _EFFORT_AT_ONCE
-        while at < count and self.state is not BrokerState.CLOSED:
+        at, count = 0, len(events)
+        began, reading = self.node.effort, 0
+        while at < count and self.state not in _OVER:
             event = events[at]
             first, kind = at, event.type
             at += 1
@@ -289,16 +275,16 @@ class BrokerSession(Machine):
                 self.fire(_I.PUT if kind == EventType.PUT else _I.CONFIRM, events[first:at], now)
             else:
                 self._receive_event(event, now)
-                requests += 1 + len(event.data) // _REQUEST_SIZE
-                self._enough = requests >= _REQUESTS_AT_ONCE or self.node.work.spent > enough
-                if self._enough or self.state is BrokerState.ADMINISTERED:
+                reading += _REQUEST_EFFORT + len(event.data) // 10
+                enough = self.node.effort - began + reading > _EFFORT_AT_ONCE
+                if enough or self.state is BrokerState.ADMINISTERED:
                     break
         return at
 
     def _receive_event(self, event: Event, now: float) -> None:
         kind = event.type
         if kind == EventType.CONTROL:
-            if self.negotiating:
+            if self.state is _S.CONNECTED:
                 self._receive_identity(event, now)
             else:
                 self._receive_request(event, now)
@@ -306,7 +292,7 @@ class BrokerSession(Machine):
             self._receive_credentials(event, now)
         elif kind == EventType.HEARTBEAT_REQ:
             self.fire(_I.HEARTBEAT_REQ)
-        elif kind == EventType.HEARTBEAT_RSP and self.state in (_S.SERVING, _S.ADMINISTERED):
+        elif kind == EventType.HEARTBEAT_RSP and self.state is not _S.CONNECTED:
             pass  # _cut has recorded the arrival
         else:
             self.fire(_I.OTHER, [event], now)
@@ -325,71 +311,54 @@ class BrokerSession(Machine):
             self.fire(_I.OTHER, [event], now)
         elif isinstance(message.body, Disconnect):
             self.fire(_I.DISCONNECT, message, now)
-        elif not isinstance(message.body, _REQUESTS):
-            self.fire(_I.OTHER, [event], now)
-        elif all(map(self._allows, self._actions(message))):
-            self.fire(_I.REQUEST, message, now)
-        elif isinstance(message.body, AdminCommand):
-            self._respond(message, AdminCommandResponse(text=_UNAUTHORIZED_COMMAND))
         else:
-            self._respond(message, _UNAUTHORIZED_QUEUE)
+            self.fire(_I.REQUEST, message, now)
 
-    def _actions(self, message: ControlMessage) -> tuple[Action, ...]:
-        """Return the actions of a request that need a permission."""
-        body, user = message.body, self._user
-        if isinstance(body, AdminCommand) and self.state is _S.ADMINISTERED:
-            return (Action(ActionKind.EXECUTE_ADMIN_COMMAND, user, command=body.command),)
-        if isinstance(body, OpenQueue) and self.state is _S.SERVING:
-            wanted = body.handle_parameters
-            info = wanted.sub_id_info
-            app_id = "" if info is None or info.app_id == DEFAULT_APP_ID else info.app_id
-            reads = wanted.flags & QueueFlags.READ or wanted.read_count > 0
-            writes = wanted.flags & QueueFlags.WRITE or wanted.write_count > 0
-            kinds = [ActionKind.QUEUE_READ] * bool(reads) + [ActionKind.QUEUE_WRITE] * bool(writes)
-            uri = wanted.uri.partition("?")[0]
-            return tuple([Action(kind, user, uri, app_id) for kind in kinds])
-        return ()
+    def _check_open(self, wanted: QueueHandleParameters) -> None:
+        """Ask for the permission to open a queue.
 
-    def _allows(self, action: Action) -> bool:
-        """Return whether a client may perform an action. Without a clear yes, the answer is no."""
-        authorize = self.settings.authorize
-        if authorize is None:
+        Raises:
+            Refused: the client may not.
+        """
+        info = wanted.sub_id_info
+        app_id = "" if info is None or info.app_id == DEFAULT_APP_ID else info.app_id
+        reads = wanted.flags & QueueFlags.READ or wanted.read_count > 0
+        writes = wanted.flags & QueueFlags.WRITE or wanted.write_count > 0
+        kinds = [ActionKind.QUEUE_READ] * bool(reads) + [ActionKind.QUEUE_WRITE] * bool(writes)
+        uri = wanted.uri.partition("?")[0]
+        if not all(self._allows(kind, uri=uri, app_id=app_id) for kind in kinds):
+            raise Refused(StatusCategory.E_REFUSED, "Queue not authorized", -1)
+
+    def _allows(self, kind: ActionKind, **details: str) -> bool:
+        """Return whether the client may perform an action. Without a clear yes, the answer is no."""
+        if self.settings.authorize is None:
             return True
+        action = Action(kind, "" if self.principal is None else self.principal[1], **details)
+        problem = ""
         try:
-            answer = cast("object", authorize(action))
+            answer = cast("object", self.settings.authorize(action))
+            if not isinstance(answer, bool):
+                problem = f"must return True or False, and returned {_checks.shown(answer)}"
         except Exception as error:
-            self.node.refusals.error(
-                "authorize failed",
-                "authorize failed with %s; refused: %s",
-                printable(f"{type(error).__name__}: {error}"),
-                printable(action),
-            )
-            return False
-        if not isinstance(answer, bool):
-            self.node.refusals.error(
-                "authorize answered",
-                "authorize must return True or False, and returned %s; refused: %s",
-                _checks.shown(answer),
-                printable(action),
-            )
+            answer, problem = False, f"failed with {printable(f'{type(error).__name__}: {error}')}"
+        if problem:
+            self.node.refusals.error("authorize", "authorize %s; refused: %s", problem, printable(action))
         return answer is True
-
-    @property
-    def _user(self) -> str:
-        return self.principal[1] if self.principal is not None else ""
 
     def _receive_identity(self, event: Event, now: float) -> None:
         identity = self._decode(event, MessageKind.NEGOTIATION)
-        if not isinstance(identity, ClientIdentity) or identity.cluster_name:
-            self.fire(_I.STRANGER, now)
-        elif self.state is _S.CONNECTED and not self.settings.authentication.allows_anonymous:
+        if (
+            not isinstance(identity, ClientIdentity)
+            or identity.cluster_name
+            or identity.client_type not in _CONNECTIONS
+        ):
+            self.fire(_I.LOST, now)
+        elif self.principal is None and not self.settings.authentication.allows_anonymous:
             _log.info("%s: sent no credentials; closing", self.peer)
-            self.fire(_I.STRANGER, now)
-        elif identity.client_type not in _CONNECTIONS:
-            self.fire(_I.STRANGER, now)
+            self.fire(_I.LOST, now)
         elif (refusal := self.node.faults.refused_client()) is not None:
             self.fire(_I.UNWANTED_CLIENT, identity, refusal, now)
-        elif not self._allows(Action(_CONNECTIONS[identity.client_type], self._user)):
+        elif not self._allows(_CONNECTIONS[identity.client_type]):
             self.fire(_I.UNWANTED_CLIENT, identity, _UNAUTHORIZED, now)
         elif identity.client_type is ClientType.E_TCPADMIN:
             self.fire(_I.ADMIN_CLIENT, identity, Status(), now)
@@ -397,9 +366,9 @@ class BrokerSession(Machine):
             self.fire(_I.CLIENT, identity, _support(identity), now)
 
     def _receive_credentials(self, event: Event, now: float) -> None:
-        # A negotiated, but never authenticated client has no credentials to renew.
-        request = None
-        if self.negotiating or self.principal is not None:
+        # Before the identity come the first credentials, and afterwards their renewals.
+        request, first = None, self.principal is None
+        if first is (self.state is _S.CONNECTED):
             request = self._decode(event, MessageKind.AUTHENTICATION)
         if not isinstance(request, AuthenticationRequest):
             self.fire(_I.OTHER, [event], now)
@@ -408,34 +377,27 @@ class BrokerSession(Machine):
         principal = (request.mechanism.upper(), name)
         if self.principal is not None and principal[0] != self.principal[0]:
             _log.info("%s: changed the mechanism of its credentials; closing", self.peer)
-            self.fire(_I.STRANGER, now)
+            self.fire(_I.LOST, now)
             return
         if self.principal is not None and principal != self.principal:
             verdict = refused(-1, f"Reauthentication as another principal than '{self.principal[1]}'")
-        accepted = verdict.status.category is StatusCategory.E_SUCCESS
-        self.refused = not accepted
-        kind = _I.CREDENTIALS_ACCEPTED if accepted else _I.CREDENTIALS_REFUSED
-        answer = encode_event(verdict, codec_of(event), escape_solidus=True)
-        self.fire(kind, answer, principal, verdict.lifetime_ms, now)
+        self.output.event(encode_event(verdict, codec_of(event), escape_solidus=True))
+        if verdict.status.category is StatusCategory.E_SUCCESS:
+            self.fire(_I.CREDENTIALS, principal, verdict.lifetime_ms, now)
+        else:
+            self.refused = True
+            self.fire(_I.LOST, now)
 
     def _complain(self, what: object) -> None:
         self.node.limited.warning(self.peer, "%s: %s", self.peer, printable(what))
 
     # ---- actions: the handshake
 
-    def _answer_credentials(self, answer: bytes, *_: object) -> None:
-        self.output.event(answer)
-
-    def _authenticate(self, answer: bytes, principal: _Principal, lifetime: int | None, now: float) -> None:
-        self.output.event(answer)
+    def _authenticate(self, principal: _Principal, lifetime: int | None, now: float) -> None:
         self.principal = principal
         self._expiry = None if lifetime is None else now + lifetime / 1000
-        if self.state is not _S.AUTHENTICATED:
+        if self.state is not _S.CONNECTED:
             self._deadline = self._expiry
-
-    def _refuse_renewal(self, answer: bytes, principal: _Principal, lifetime: int | None, now: float) -> None:
-        self.output.event(answer)
-        self._lose(now)
 
     def _serve(self, identity: ClientIdentity, result: Status, now: float) -> None:
         self._negotiate(identity, result, now)
@@ -448,7 +410,6 @@ class BrokerSession(Machine):
 
     def _negotiate(self, identity: ClientIdentity, result: Status, now: float) -> None:
         settings = self.settings
-        self.identity = identity
         self._framer.max_event_size = DEFAULT_MAX_INCOMING_EVENT
         self._framer.max_request_size = _MAX_REQUEST_SIZE
         self.codec = parse_features(identity.features).codec
@@ -475,15 +436,9 @@ class BrokerSession(Machine):
         )
         self._send(response)
         interval = settings.heartbeat_interval_ms / 1000
-        if settings.max_missed_heartbeats > 0:
-            self._heartbeat = Heartbeat(
-                interval,
-                settings.max_missed_heartbeats,
-                now,
-                grace=int(_GRACE_SECONDS / interval),
-            )
-        if _log.isEnabledFor(logging.INFO):
-            _log.info("%s: %s", self.peer, printable(identity))
+        grace = int(_GRACE_SECONDS / interval)
+        self._heartbeat = Heartbeat(interval, settings.max_missed_heartbeats, now, grace=grace)
+        _log.info("%s: %s", self.peer, printable(identity))
 
     # ---- actions: requests
 
@@ -499,24 +454,31 @@ class BrokerSession(Machine):
         # Messages posted before a request are delivered before the answer.
         self.node.deliver(now)
         body = request.body
-        match body:
-            case OpenQueue():
-                self._respond(request, client.open_queue(body, now))
-            case ConfigureStream():
-                refusal = client.configure(body.q_id, body.stream_parameters, now)
-                self._respond(request, refusal or ConfigureStreamResponse(request=body))
-            case ConfigureQueueStream():
-                refusal = client.configure(body.q_id, _in_new_form(body.stream_parameters), now)
-                self._respond(request, refusal or ConfigureQueueStreamResponse(request=body))
-            case CloseQueue():
-                self._respond(request, client.close_queue(body.handle_parameters, now, final=body.is_final))
-            case _:
-                self._complain(f"{type(body).__name__} is not for clients; ignored")
+        try:
+            match body:
+                case OpenQueue():
+                    self._check_open(body.handle_parameters)
+                    self._respond(request, client.open_queue(body, now))
+                case ConfigureStream():
+                    client.configure(body.q_id, body.stream_parameters)
+                    self._respond(request, ConfigureStreamResponse(request=body))
+                case ConfigureQueueStream():
+                    client.configure(body.q_id, _in_new_form(body.stream_parameters))
+                    self._respond(request, ConfigureQueueStreamResponse(request=body))
+                case CloseQueue():
+                    client.close_queue(body.handle_parameters, now, final=body.is_final)
+                    self._respond(request, CloseQueueResponse())
+                case _:
+                    self._complain(f"{type(body).__name__} is not for clients; ignored")
+        except Refused as refusal:
+            self._respond(request, refusal.status)
         self.node.deliver(now)
 
     def _command(self, request: ControlMessage, now: float) -> None:
         if isinstance(request.body, AdminCommand):
-            text = self.node.admin(request.body.command, now)
+            text, command = "Command not authorized", request.body.command
+            if self._allows(ActionKind.EXECUTE_ADMIN_COMMAND, command=command):
+                text = self.node.admin(command, now)
             self._respond(request, AdminCommandResponse(text=text))
 
     def _part(self, request: ControlMessage, now: float) -> None:
@@ -555,13 +517,13 @@ class BrokerSession(Machine):
     def _confirm(self, events: list[Event], now: float) -> None:
         client = self.client
         assert client is not None
-        confirms: list[Iterable[tuple[int, bytes, int]]] = []
         for event in events:
             try:
-                confirms.append(iter_confirms(event.data, event.body))
+                confirms = iter_confirms(event.data, event.body)
             except ProtocolError as error:
                 self._complain(f"{error}; ignored")
-        client.confirm(chain.from_iterable(confirms), now)
+            else:
+                client.confirm(confirms, now)
 
     def _pulse(self) -> None:
         self.output.event(HEARTBEAT_RSP)
@@ -580,17 +542,13 @@ class BrokerSession(Machine):
         self._leave(now, lost=True)
 
     TRANSITIONS: ClassVar[Mapping[tuple[Any, Any], Transition]] = {
-        (_S.CONNECTED, _I.CREDENTIALS_ACCEPTED): Transition(_authenticate, _S.AUTHENTICATED),
-        (_S.CONNECTED, _I.CREDENTIALS_REFUSED): Transition(_answer_credentials, _S.CLOSED),
+        (_S.CONNECTED, _I.CREDENTIALS): Transition(_authenticate, _S.CONNECTED),
         (_S.CONNECTED, _I.CLIENT): Transition(_serve, _S.SERVING),
         (_S.CONNECTED, _I.ADMIN_CLIENT): Transition(_negotiate, _S.ADMINISTERED),
         (_S.CONNECTED, _I.UNWANTED_CLIENT): Transition(_negotiate, _S.CLOSED),
-        (_S.AUTHENTICATED, _I.CLIENT): Transition(_serve, _S.SERVING),
-        (_S.AUTHENTICATED, _I.ADMIN_CLIENT): Transition(_negotiate, _S.ADMINISTERED),
-        (_S.AUTHENTICATED, _I.UNWANTED_CLIENT): Transition(_negotiate, _S.CLOSED),
-        (_S.SERVING, _I.CREDENTIALS_ACCEPTED): Transition(_authenticate, _S.SERVING),
-        (_S.SERVING, _I.CREDENTIALS_REFUSED): Transition(_refuse_renewal, _S.CLOSED),
-        (_S.SERVING, _I.STRANGER): Transition(_lose, _S.CLOSED),
+        # During the handshake, any unexpected input ends the connection without an answer.
+        **{(_S.CONNECTED, event): Transition(None, _S.CLOSED) for event in _MESSAGES},
+        (_S.SERVING, _I.CREDENTIALS): Transition(_authenticate, _S.SERVING),
         (_S.SERVING, _I.REQUEST): Transition(_answer, _S.SERVING),
         (_S.SERVING, _I.DISCONNECT): Transition(_part, _S.DISCONNECTED),
         (_S.SERVING, _I.PUT): Transition(_post, _S.SERVING),
@@ -601,28 +559,16 @@ class BrokerSession(Machine):
         (_S.SERVING, _I.SHUTDOWN): Transition(_leave, _S.CLOSED),
         (_S.ADMINISTERED, _I.REQUEST): Transition(_command, _S.ADMINISTERED),
         (_S.ADMINISTERED, _I.DISCONNECT): Transition(_part, _S.DISCONNECTED),
-        (_S.ADMINISTERED, _I.CREDENTIALS_ACCEPTED): Transition(_authenticate, _S.ADMINISTERED),
-        (_S.ADMINISTERED, _I.CREDENTIALS_REFUSED): Transition(_answer_credentials, _S.CLOSED),
-        (_S.ADMINISTERED, _I.STRANGER): Transition(None, _S.CLOSED),
+        (_S.ADMINISTERED, _I.CREDENTIALS): Transition(_authenticate, _S.ADMINISTERED),
+        (_S.ADMINISTERED, _I.HEARTBEAT_REQ): Transition(_pulse, _S.ADMINISTERED),
         (_S.ADMINISTERED, _I.PUT): Transition(_ignore, _S.ADMINISTERED),
         (_S.ADMINISTERED, _I.CONFIRM): Transition(_ignore, _S.ADMINISTERED),
-        (_S.ADMINISTERED, _I.HEARTBEAT_REQ): Transition(_pulse, _S.ADMINISTERED),
         (_S.ADMINISTERED, _I.OTHER): Transition(_ignore, _S.ADMINISTERED),
-        **{(_S.DISCONNECTED, event): Transition(None, _S.DISCONNECTED) for event in _LATE},
-        # During the handshake, any unexpected input ends the connection without an answer.
-        **{
-            (state, event): Transition(None, _S.CLOSED)
-            for state in (_S.CONNECTED, _S.AUTHENTICATED)
-            for event in _MESSAGES
-        },
-        (_S.AUTHENTICATED, _I.CREDENTIALS_ACCEPTED): Transition(None, _S.CLOSED),
-        (_S.AUTHENTICATED, _I.CREDENTIALS_REFUSED): Transition(None, _S.CLOSED),
         **{
             (state, end): Transition(None, _S.CLOSED)
-            for state in (_S.CONNECTED, _S.AUTHENTICATED, _S.ADMINISTERED, _S.DISCONNECTED)
+            for state in (_S.CONNECTED, _S.ADMINISTERED, *_OVER)
             for end in _ENDS
         },
-        **{(_S.CLOSED, event): Transition(None, _S.CLOSED) for event in BrokerInput},
     }
 
 

@@ -10,11 +10,7 @@ from enum import Enum
 
 from bmq import _checks
 from bmq.errors import StatusCategory, UsageError
-from bmq.wire.control import (
-    AuthenticationRequest,
-    AuthenticationResponse,
-    Status,
-)
+from bmq.wire.control import AuthenticationRequest, AuthenticationResponse, Status
 
 __all__ = ["Action", "ActionKind", "Authentication", "BrokerSettings", "refused"]
 

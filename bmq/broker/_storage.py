@@ -10,17 +10,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from bmq.broker.domain_config import Limits
 from bmq.errors import ProtocolError
 from bmq.subscriptions import Lookup, lookup
 from bmq.wire.properties import first_properties, plain_values
 
-__all__ = ["CapacityMeter", "MessageRecord", "MessageStore", "property_lookup", "shrink"]
+__all__ = ["CapacityMeter", "MessageRecord", "MessageStore", "compact", "property_lookup"]
 
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
+_Table = TypeVar("_Table", dict[Any, Any], set[Any])
 #: A growing dictionary takes 40 to 110 bytes an item, and a growing set 30 to 130. One with more bytes an
 #: item has shrunk, and is copied.
 _ROOMY: Final = 400
@@ -80,14 +79,27 @@ def property_lookup(data: bytes, flags: int, schema_id: int) -> Lookup:
 
 
 class CapacityMeter:
-    """How much of a quota is used. A limit of N admits N + 1 messages."""
+    """How much of a quota is used. A limit of N admits N + 1 messages.
 
-    __slots__ = ("bytes", "limits", "messages")
+    Args:
+        limits: the limits.
+        whole: the quota of which this is a part.
+    """
 
-    def __init__(self, limits: Limits) -> None:
+    __slots__ = ("_whole", "bytes", "limits", "messages")
+
+    def __init__(self, limits: Limits, whole: CapacityMeter | None = None) -> None:
         self.limits = limits
         self.messages = 0
         self.bytes = 0
+        self._whole = whole
+
+    def add(self, messages: int, size: int) -> None:
+        """Count messages; negative numbers for removed messages."""
+        self.messages += messages
+        self.bytes += size
+        if self._whole is not None:
+            self._whole.add(messages, size)
 
     def full(self, ahead: int = 0) -> int:
         """Return the wire status of one more message: 1 (messages) or 2 (bytes) when full, otherwise 0.
@@ -99,15 +111,12 @@ class CapacityMeter:
             return 1
         if self.bytes + ahead > self.limits.bytes:
             return 2
-        return 0
+        return 0 if self._whole is None else self._whole.full(ahead)
 
 
-def shrink(table: dict[_Key, _Value]) -> None:
-    """Release unused memory of a dictionary, which otherwise keeps the memory of its largest size."""
-    if sys.getsizeof(table) > _ROOMY * (len(table) + 1):
-        rest = dict(table)
-        table.clear()
-        table.update(rest)
+def compact(table: _Table) -> _Table:
+    """Return a table, copied if it has shrunk: a table keeps the memory of its largest size."""
+    return type(table)(table) if sys.getsizeof(table) > _ROOMY * (len(table) + 1) else table
 
 
 class MessageStore:
@@ -117,20 +126,19 @@ class MessageStore:
 
     Args:
         limits: the queue's limits.
-        domain: the usage of all queues of the domain.
+        domain: the quota of all queues of the domain.
         window: seconds after arrival for which a GUID is remembered; 0: only while stored.
         history_limit: number of remembered GUIDs of deleted messages, at most.
 
     Attributes:
-        messages: the stored messages, by GUID.
-        remembered: the GUIDs of deleted messages; :meth:`forget` may replace the set.
+        messages: the stored messages, by GUID; :meth:`forget` may replace the dictionary.
+        remembered: the GUIDs of deleted messages; likewise.
         first: the oldest message.
         last: the newest message.
     """
 
     def __init__(self, limits: Limits, domain: CapacityMeter, window: float, history_limit: int) -> None:
-        self.usage = CapacityMeter(limits)
-        self.domain = domain
+        self.usage = CapacityMeter(limits, domain)
         self.window = window
         self.first: MessageRecord | None = None
         self.last: MessageRecord | None = None
@@ -156,10 +164,6 @@ class MessageStore:
         """Whether a message with the GUID is stored or remembered."""
         return guid in self.messages or guid in self.remembered
 
-    def full(self, ahead: int = 0) -> int:
-        """Return the wire status of one more message in the queue and its domain; 0 if both have room."""
-        return self.usage.full(ahead) or self.domain.full(ahead)
-
     def append(self, message: MessageRecord) -> None:
         """Store a message with a new GUID."""
         self.messages[message.guid] = message
@@ -170,11 +174,7 @@ class MessageStore:
             message.previous = last
             last.next = message
         self.last = message
-        usage, domain, size = self.usage, self.domain, message.size
-        usage.messages += 1
-        usage.bytes += size
-        domain.messages += 1
-        domain.bytes += size
+        self.usage.add(1, message.size)
 
     def remove(self, message: MessageRecord) -> None:
         """Remove a message; its GUID is remembered until the end of the window."""
@@ -191,11 +191,7 @@ class MessageStore:
         message.previous = message.next = None
         del self.messages[message.guid]
         self.remember(message.guid, message.arrival)
-        usage, domain, size = self.usage, self.domain, message.size
-        usage.messages -= 1
-        usage.bytes -= size
-        domain.messages -= 1
-        domain.bytes -= size
+        self.usage.add(-1, -message.size)
 
     def remember(self, guid: bytes, arrival: float) -> None:
         """Remember the GUID of a deleted message that arrived at ``arrival``."""
@@ -203,10 +199,7 @@ class MessageStore:
         if not self.window or second < self._oldest:
             return
         self.remembered.add(guid)
-        try:
-            self._seconds[second].append(guid)
-        except KeyError:
-            self._seconds[second] = [guid]
+        self._seconds.setdefault(second, []).append(guid)
 
     def forget(self, now: float) -> None:
         """Drop GUIDs from before the window, and the oldest beyond the limit; release unused memory."""
@@ -220,9 +213,8 @@ class MessageStore:
             del guids[:excess]
             if not guids:
                 del self._seconds[second]
-        if sys.getsizeof(self.remembered) > _ROOMY * (len(self.remembered) + 1):
-            self.remembered = set(self.remembered)
-        shrink(self.messages)
+        self.remembered = compact(self.remembered)
+        self.messages = compact(self.messages)
 
     def forget_remembered(self) -> None:
         """Forget the GUIDs of all deleted messages."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bmq.errors import InvalidURI, ProtocolError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bmq.broker._node import BrokerNode
     from bmq.broker._queue import BrokerQueue
     from bmq.broker._storage import MessageRecord
+    from bmq.wire.put import Put
 
 __all__ = ["AppView", "BrokerQueueStats", "MessageView", "PostedMessage", "QueueView", "QueuesView", "listed"]
 
@@ -59,10 +60,8 @@ class PostedMessage:
         return f"{self.guid} {shown!r}{more} {dict(self.properties)}"
 
     @classmethod
-    def _read(
-        cls, queue_uri: str, guid: bytes, data: bytes, size: int, flags: int, schema_id: int, compression: int
-    ) -> PostedMessage:
-        """Return the message of a PUT; ``data`` has padding after ``size`` bytes."""
+    def _read(cls, queue_uri: str, put: Put) -> PostedMessage:
+        flags, _, guid, schema_id, compression, _, size, data = put
         try:
             properties, payload = _decoded(data[:size], flags, schema_id, compression)
         except ProtocolError:  # a broker stores an unreadable message all the same
@@ -107,8 +106,7 @@ class MessageView(PostedMessage):
 class BrokerQueueStats:
     """An embedded broker's counts of a queue, from :meth:`QueueView.stats`.
 
-    Subtracting two snapshots gives the activity between them. The last four attributes are levels, and keep
-    the later value.
+    The last four attributes are levels.
 
     Attributes:
         posted: messages posted, without duplicates.
@@ -144,24 +142,12 @@ class BrokerQueueStats:
     producers: int = 0
     consumers: int = 0
 
-    def __sub__(self, earlier: BrokerQueueStats) -> BrokerQueueStats:
-        changes = {name: getattr(self, name) - getattr(earlier, name) for name in _GROWING}
-        return replace(self, **changes)
-
-
-_GROWING = [each.name for each in fields(BrokerQueueStats)][:-4]
-
 
 class AppView:
     """One application of a queue (``__default`` without appIds)."""
 
     def __init__(self, app: AppDelivery) -> None:
         self._app = app
-
-    @property
-    def authorized(self) -> bool:
-        """Whether the domain knows the application; otherwise it receives no messages."""
-        return bool(self._app.bit)
 
     @property
     def pending(self) -> int:
@@ -230,17 +216,6 @@ class QueueView:
         """The stored messages, oldest first."""
         return [self._stored(message) for message in self._queue.store]
 
-    def message(self, guid: str) -> MessageView | None:
-        """Return a stored message by its GUID; None if not stored."""
-        found = self._find(guid)
-        return None if found is None else self._stored(found)
-
-    def _find(self, guid: str) -> MessageRecord | None:
-        try:
-            return self._queue.store.messages.get(bytes.fromhex(guid))
-        except ValueError:
-            return None
-
     def beginning(self, guid: str, most: int, *, app_id: str = "") -> Beginning | None:
         """Return the properties and the first bytes of a stored message, decompressing no more.
 
@@ -255,12 +230,14 @@ class QueueView:
         Raises:
             ProtocolError: the message cannot be read.
         """
-        found = self._find(guid)
+        try:
+            found = self._queue.store.messages.get(bytes.fromhex(guid))
+        except ValueError:
+            return None
         if found is None:
             return None
-        if app_id and not any(
-            found.pending & app.bit for app in self._queue.apps.values() if app.app_id == app_id
-        ):
+        app = self._queue.apps.get(app_id)
+        if app_id and (app is None or not found.pending & app.bit):
             return None
         data = memoryview(found.data)
         return read_beginning(

@@ -252,10 +252,8 @@ class _Object:
             self.wrong(name, "is missing")
         return _Object(self.source, self._path(name), self.fields.get(name, {}))
 
-    def choice(self, name: str, *options: str, required: bool = True) -> tuple[str, _Object] | None:
-        if name not in self.fields and not required:
-            return None
-        inner = self.child(name, required=required)
+    def choice(self, name: str, *options: str) -> tuple[str, _Object]:
+        inner = self.child(name, required=True)
         chosen = [option for option in options if option in inner.fields]
         if len(chosen) != 1:
             got = ", ".join(inner.fields) or "none"
@@ -276,15 +274,11 @@ class _Object:
             self.wrong(name, f"must be from 0 to 1, not {_checks.shown(value)}", decodes=True)
         return float(value)
 
-    def text(self, name: str) -> str:
-        return self._value(name, "", "a string")
-
-    def array(self, name: str) -> list[Any]:
-        return self._value(name, [], "an array")
-
-    def _value(self, name: str, default: _Value, what: str) -> _Value:
+    def get(self, name: str, default: _Value) -> _Value:
+        """Return a member of the default's type."""
         value: object = self.fields.get(name, default)
         if not isinstance(value, type(default)):
+            what = "a string" if isinstance(default, str) else "an array"
             self.wrong(name, f"must be {what}, not {_checks.shown(value)}")
         return value
 
@@ -310,7 +304,7 @@ def parse_domain(
             raise InvalidDomain(source, "", f"must be JSON: {error}") from error
     top = _Object(source, "", document)
     if "redirect" in top.fields:
-        target = top.text("redirect")
+        target = top.get("redirect", "")
         if not target or "definition" in top.fields:
             top.wrong("redirect", "must be a domain's name, without a definition beside it")
         return Redirect(target)
@@ -319,27 +313,28 @@ def parse_domain(
 
 
 def _parse_parameters(name: str, parameters: _Object) -> DomainConfig:
-    chosen = parameters.choice("mode", "priority", "fanout", "broadcast")
-    assert chosen is not None
-    mode, options = Mode(chosen[0]), chosen[1]
+    chosen, options = parameters.choice("mode", "priority", "fanout", "broadcast")
+    mode = Mode(chosen)
     app_ids: list[str] = []
-    for index, app_id in enumerate(options.array("appIDs") if mode is Mode.FANOUT else []):
+    for index, app_id in enumerate(options.get("appIDs", []) if mode is Mode.FANOUT else []):
         if not isinstance(app_id, str) or not app_id:
             options.wrong(f"appIDs[{index}]", f"must be a name, not {_checks.shown(app_id)}")
         if app_id in app_ids:
             options.wrong(f"appIDs[{index}]", f"{app_id!r} is listed twice", decodes=True)
         app_ids.append(app_id)
     storage = parameters.child("storage", required=True)
-    kept = storage.choice("config", "inMemory", "fileBacked")
-    consistency = parameters.choice("consistency", "eventual", "strong", required=False)
+    kept, _ = storage.choice("config", "inMemory", "fileBacked")
+    consistency = "eventual"
+    if "consistency" in parameters.fields:
+        consistency, _ = parameters.choice("consistency", "eventual", "strong")
     return DomainConfig(
         name=name,
         mode=mode,
         app_ids=tuple(app_ids),
         domain_limits=_parse_limits(storage.child("domainLimits")),
         queue_limits=_parse_limits(storage.child("queueLimits")),
-        file_backed=kept is not None and kept[0] == "fileBacked",
-        consistency=consistency[0] if consistency else "eventual",
+        file_backed=kept == "fileBacked",
+        consistency=consistency,
         subscriptions=_parse_subscriptions(parameters, mode),
         consumer_filter=None,  # no real broker has one
         **{name: parameters.integer(_member(name), *bounds) for name, bounds in _NUMBERS.items()},
@@ -357,13 +352,13 @@ def _parse_limits(limits: _Object) -> Limits:
 
 def _parse_subscriptions(parameters: _Object, mode: Mode) -> tuple[AppSubscription, ...]:
     found: list[AppSubscription] = []
-    for index, value in enumerate(parameters.array("subscriptions")):
+    for index, value in enumerate(parameters.get("subscriptions", [])):
         entry = _Object(parameters.source, f"{parameters.path}.subscriptions[{index}]", value)
         expression = entry.child("expression")
         version = expression.fields.get("version", "E_UNDEFINED")
         if version not in (EXPRESSION_VERSION, 1):
             expression.wrong("version", f"Unsupported version: {version}", decodes=True)
-        found.append(AppSubscription(entry.text("appId"), expression.text("text")))
+        found.append(AppSubscription(entry.get("appId", ""), expression.get("text", "")))
     if mode is not Mode.FANOUT and len(found) > 1:
         parameters.wrong(
             "subscriptions", f"a {mode.value} domain must have at most one, not {len(found)}", decodes=True

@@ -21,15 +21,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from bmq.broker._domain import DomainSource
+from bmq.broker._domain import DomainSource, Refused
 from bmq.broker._node import BrokerNode
 from bmq.broker._output import BrokerOutput
 from bmq.broker._session import BrokerSession
 from bmq.broker._settings import Authentication, BrokerSettings
 from bmq.broker.domain_config import builtin_domains
+from bmq.errors import StatusCategory
 from bmq.protocol.framing import Framer
 from bmq.wire.ack import decode_acks
 from bmq.wire.constants import EventType
@@ -83,6 +83,14 @@ def identities(recording: str) -> Iterator[BrokerResponse]:
             yield message
 
 
+class RecordedDomains(DomainSource):
+    """Built-in domains, with the recorded broker's words for others: they name the broker's folder."""
+
+    def _read(self, name: str) -> NoReturn:
+        text = f"Domain file '/etc/local/bmq/domains/{name}.json' doesn't exist"
+        raise Refused(StatusCategory.E_UNKNOWN, text, -1)
+
+
 def legacy_connections(recording: str) -> set[int]:
     return {3} if recording == "json-old" else set()
 
@@ -99,7 +107,7 @@ def replay(recording: str) -> tuple[dict[int, Conversation], dict[int, Conversat
         max_missed_heartbeats=said[0].max_missed_heartbeats,
         authentication=Authentication({"user": "secret"}, anonymous=True),
     )
-    node = BrokerNode(DomainSource(builtin_domains(), missing=Path("/etc/local/bmq")))
+    node = BrokerNode(RecordedDomains(builtin_domains()))
     guids = GuidGenerator(OUR_CLIENT_ID)
     theirs: dict[int, Conversation] = {}
     ours: dict[int, Conversation] = {}
