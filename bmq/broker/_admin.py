@@ -39,8 +39,6 @@ _NODE = "[localhost, 0]"
 _ENCODINGS = ("TEXT", "JSON_COMPACT", "JSON_PRETTY")
 _INT64 = 2**63
 _LONGEST_COMMAND = 64 * 1024
-#: A real broker's number for its role in a queue with local messages.
-_PRIMARY = 1
 _SUCCESS: Final[Result] = {"success": {}}
 
 
@@ -665,7 +663,7 @@ def _queue_values(queue: BrokerQueue) -> dict[str, int]:
         "queue_cfg_msgs": limits.messages,
         "queue_cfg_bytes": limits.bytes,
         "queue_history_abs": len(queue.store.remembered),
-        "queue_role": _PRIMARY,
+        "queue_role": 1,  # the primary
         # Messages are acknowledged on arrival.
         "queue_ack_time_avg": 0,
         "queue_ack_time_max": 0,

@@ -384,6 +384,8 @@ class SubStream:
 
     def clear(self) -> None:
         """Forget subscriptions and unconfirmed messages, after the last reader."""
+        for subscriber in self.subscribers.values():
+            subscriber.group = None  # breaks a cycle of references, to free memory at once
         self.subscriptions = ()
         self.active.clear()
         self.subscribers.clear()
@@ -393,7 +395,7 @@ class SubStream:
         """Drop withdrawn subscribers whose messages have been confirmed since."""
         for s_id, subscriber in list(self.subscribers.items()):
             if s_id not in self.active and not subscriber.messages:
-                del self.subscribers[s_id]
+                self.subscribers.pop(s_id).group = None
 
     def take(self, subscriber: Subscriber, message: MessageRecord, now: float) -> bool:
         """Count a message as delivered to a subscriber.

@@ -278,8 +278,8 @@ class _Object:
         """Return a member of the default's type."""
         value: object = self.fields.get(name, default)
         if not isinstance(value, type(default)):
-            what = "a string" if isinstance(default, str) else "an array"
-            self.wrong(name, f"must be {what}, not {_checks.shown(value)}")
+            kind = {str: "a string", list: "an array"}[type(default)]
+            self.wrong(name, f"must be {kind}, not {_checks.shown(value)}")
         return value
 
 
