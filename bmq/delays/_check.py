@@ -13,8 +13,6 @@ from bmq.admin.results import limits_of
 from bmq.errors import AdminError, Error
 from bmq.wire.printable import described
 
-__all__ = ["check", "longest_delay", "watch"]
-
 logger = Log("bmq.delays")
 
 # Part of a limit from which a warning is due.

@@ -22,8 +22,6 @@ from bmq.errors import Error, ProtocolError, StateError, UsageError
 from bmq.wire.printable import described
 from bmq.wire.push import GUID
 
-__all__ = ["DueMessages"]
-
 logger = Log("bmq.delays")
 
 # Seconds between two looks at the clock, which may have been set.

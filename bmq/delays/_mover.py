@@ -46,8 +46,6 @@ from bmq.protocol.deadlines import backoff
 from bmq.wire.printable import described
 from bmq.wire.uri import QueueUri
 
-__all__ = ["Mover"]
-
 logger = Log("bmq.delays")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
@@ -196,9 +194,10 @@ class Mover:
 
         A cancelled call takes no more messages, and waits ``grace`` seconds for outstanding outcomes.
         """
-        watching, turn = None, turn_of(asyncio.get_running_loop())
+        turn = turn_of(asyncio.get_running_loop())
+        watching: list[asyncio.Task[None]] = []
         if self._admin is not None:
-            watching = asyncio.create_task(watch(self._admin, self._queue.uri, longest=self._longest))
+            watching.append(asyncio.create_task(watch(self._admin, self._queue.uri, longest=self._longest)))
         try:
             async with self._due:
                 while batch := await self._due.batch():
@@ -212,14 +211,12 @@ class Mover:
         except SessionClosed:
             pass
         finally:
-            if watching is not None:
-                watching.cancel()
+            serving = [output.task for output in self._outputs.values() if output.task is not None]
             for timer in self._timers.values():
                 timer.cancel()
-            serving = [output.task for output in self._outputs.values() if output.task is not None]
-            for task in serving:
+            for task in (*watching, *serving):
                 task.cancel()
-            if ending := [*serving, *self._closing]:
+            if ending := [*watching, *serving, *self._closing]:
                 await asyncio.wait(ending, timeout=self._grace)
             if self._posted:
                 await asyncio.wait(self._posted, timeout=self._grace)
@@ -241,13 +238,11 @@ class Mover:
             output = self._outputs[uri] = _Output(uri, uri == self._own.removesuffix(DELAY_QUEUE_SUFFIX))
         item = _Item(message, post)
         if output.queue is not None and not output.waiting and not output.queue.closed:
-            if not self._posted_now(item, output, output.queue):
-                return False
             self._open.move_to_end(uri)
-        elif output.given_up and _now() < output.until:
+            return self._post(item, output, output.queue)
+        if output.given_up and _now() < output.until:
             self._aside.take(message, output.given_up)
         else:
-            self._passing[message.guid] = item
             self._wait(item, output)
         return True
 
@@ -276,6 +271,7 @@ class Mover:
 
     def _wait(self, item: _Item, output: _Output) -> None:
         """Queue a message for its destination, and start a task for the destination if needed."""
+        self._passing[item.message.guid] = item
         output.waiting.append(item)
         if output.task is None:
             output.task = asyncio.create_task(self._serve(output), name=f"mover to {output.uri}")
@@ -289,17 +285,12 @@ class Mover:
                     await asyncio.sleep(pause)
                 try:
                     queue = await self._opened(output)
-                    while output.waiting:
-                        if turn.clock() >= turn.until:
-                            await turn.wait()
-                            if not output.waiting:
-                                break
-                        if self._posted_now(output.waiting[0], output, queue):
-                            output.waiting.popleft()
-                        else:
-                            await self._room()
-                        if output.until > _now():
-                            break
+                    if turn.clock() >= turn.until:
+                        await turn.wait()
+                    if self._post(output.waiting[0], output, queue):
+                        output.waiting.popleft()
+                    else:
+                        await self._room()
                 except SessionClosed:
                     return
                 except QueueClosed:
@@ -349,28 +340,30 @@ class Mover:
                 )
                 output.until = now + _LONGEST_PAUSE
                 while output.waiting:
-                    item = output.waiting.popleft()
-                    self._passing.pop(item.message.guid, None)
-                    self._aside.take(item.message, output.given_up)
+                    self._give_up(output.waiting.popleft(), output.given_up)
                 return
         self._later(output, error)
 
-    def _posted_now(self, item: _Item, output: _Output, queue: Queue) -> bool:
+    def _post(self, item: _Item, output: _Output, queue: Queue) -> bool:
         """Post a message, and return whether the window had room."""
-        post, guid = item.post, item.message.guid
+        post = item.post
         try:
             future = queue.post_nowait(post.data, properties=post.properties, guid=post.guid)
         except BufferFull:
             return False
         except (InvalidPayload, InvalidProperty) as error:
-            self._passing.pop(guid, None)
-            self._aside.take(item.message, Poison(PoisonKind.OVERSIZED, described(error)))
+            self._give_up(item, Poison(PoisonKind.OVERSIZED, described(error)))
             return True
         self._posted.add(future)
-        self._passing[guid] = item
+        self._passing[item.message.guid] = item
         output.unsettled += 1
         future.add_done_callback(partial(self._outcome, item, output))
         return True
+
+    def _give_up(self, item: _Item, poison: Poison) -> None:
+        """Put a message aside."""
+        self._passing.pop(item.message.guid, None)
+        self._aside.take(item.message, poison)
 
     async def _room(self) -> None:
         if self._posted:
@@ -401,8 +394,7 @@ class Mover:
         item.refused_since = item.refused_since or now
         unsure = error.status is AckStatus.UNKNOWN
         if not unsure and now - item.refused_since >= _PATIENCE:
-            self._passing.pop(item.message.guid, None)
-            self._aside.take(item.message, Poison(PoisonKind.MISDIRECTED, described(error)))
+            self._give_up(item, Poison(PoisonKind.MISDIRECTED, described(error)))
             return
         pause = _UNSURE if unsure else _REFUSED
         output.unsettled += 1
