@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from bmq._logging import Log
 from bmq.conventions import BUCKET
 from bmq.errors import Error
-from bmq.groups._expressions import bucket_expression, compiled
+from bmq.groups._expressions import bucket_expression
 from bmq.groups._lanes import WIDEST, ignoring_errors
 from bmq.groups._protocol import divisors
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from bmq.groups._lanes import Dispatcher
     from bmq.subscriptions import ExpressionInput
     from bmq.wire.properties import Properties
-
-__all__ = ["BUNDLES", "TOP", "Bundles", "Class", "classes", "members"]
 
 logger = Log("bmq.groups")
 
@@ -102,7 +100,7 @@ class Bundles:
     def _begin(self, each: Class) -> None:
         divisor, remainder = each
         consumer = self._queue.subscribe(
-            compiled(bucket_expression(self._key, divisor, remainder, self._expression)),
+            bucket_expression(self._key, divisor, remainder, self._expression),
             # The largest classes first: most messages match early.
             priority=BUNDLES - divisor.bit_length(),
             **WIDEST,

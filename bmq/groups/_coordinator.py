@@ -24,7 +24,7 @@ import asyncio
 import contextlib
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -35,19 +35,11 @@ from bmq import _world, events
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._turn import look_at
+from bmq.client.options import SessionOptions
 from bmq.conventions import GROUP_MEMBER as TO
 from bmq.conventions import GROUP_SENDER as FROM
 from bmq.conventions import derived_guid
-from bmq.errors import (
-    BufferFull,
-    ConnectionFailed,
-    Error,
-    PostError,
-    ProtocolError,
-    QueueClosed,
-    SessionClosed,
-    UsageError,
-)
+from bmq.errors import ConnectionFailed, Error, ProtocolError, QueueClosed, SessionClosed, UsageError
 from bmq.groups._bundles import TOP, Bundles
 from bmq.groups._lanes import WIDEST, BucketLane, Dispatcher, ignoring_errors, repeated
 from bmq.groups._protocol import (
@@ -65,7 +57,6 @@ from bmq.groups._protocol import (
     Phase,
     Report,
     Request,
-    node_of,
 )
 from bmq.protocol.client.core import SessionState
 from bmq.protocol.client.events import CloseChannel
@@ -73,10 +64,9 @@ from bmq.protocol.client.events import CloseChannel
 if TYPE_CHECKING:
     from bmq.client.consumer import Consumer
     from bmq.client.message import Message
+    from bmq.client.posts import Ack
     from bmq.client.queue import Queue
     from bmq.client.session import Session
-
-__all__ = ["Coordinator", "decoded", "encoded"]
 
 logger = Log("bmq.groups")
 
@@ -168,6 +158,8 @@ class Coordinator:
     # The control queue, and the consumer of the messages for a candidate or a leader.
     _control: Queue
     _candidate: Consumer
+    # Watches the session of the control queue.
+    _watching: asyncio.Task[None]
 
     def __init__(
         self,
@@ -200,9 +192,6 @@ class Coordinator:
         self._asking: asyncio.Task[None] | None = None
         # Ends a state of the candidate that has lasted too long, or reports again.
         self._ending: asyncio.TimerHandle | None = None
-        # Messages that found the window of unacknowledged posts full, with their GUIDs: the latest of each
-        # kind and name.
-        self._unsent: dict[tuple[type, str], tuple[Report | Order | Crown, str | None]] = {}
         # The latest report of each sender that arrived before this member leads.
         self._early: dict[str, Report] = {}
         # Reports that the leader processes together, soon. Each counts: one may show that a bucket was given
@@ -220,8 +209,7 @@ class Coordinator:
         self._reporting: asyncio.Handle | None = None
         # When the latest report was sent, and the latest own report that has come back.
         self._reported_at = self._returned = -math.inf
-        # When the latest report was sent, by the clock, and whether the leader's clock differs.
-        self._reported_time = 0.0
+        # Whether the leader's clock differs.
         self._clocks_differ = False
         # When the latest order arrived, or the life began; and when the first message to this member itself
         # has come back since.
@@ -233,9 +221,8 @@ class Coordinator:
         self._told: dict[str, None] = {}
         # When the crown was posted last, when the next report is due, and the seconds between two reports.
         self._since = self._due = self._step_size = 0.0
-        # The session of the control queue, and the task that watches it.
+        # The session of the control queue.
         self._session: Session | None = None
-        self._watching: asyncio.Task[None] | None = None
         self.ceiling = self._queue.subscribe(_NOTHING, priority=TOP, max_unconfirmed_messages=1)
         for lane in lanes:
             lane.coordinator = self
@@ -326,35 +313,35 @@ class Coordinator:
 
     # life
 
-    async def connect(self) -> None:
-        """Connect, and open the control queue.
+    async def join(self) -> None:
+        """Connect, open the control queue, and begin a life. The data queue is in service.
 
         Raises:
             Error: no connection, or the control queue was refused.
         """
-        for lane in self._lanes:
-            await lane.consumer.pause()  # a receiving call would subscribe
-        self._session = session = await _connect_beside(self._queue.session)
-        self._watching = self._dispatcher.spawn(self._watch(session.events()))
-        self._control = await session.open_queue(self._control_uri, read=True, write=True)
+        try:
+            self._session = session = await _connect_beside(self._queue.session)
+            self._watching = self._dispatcher.spawn(self._watch(session.events()))
+            self._control = await session.open_queue(self._control_uri, read=True, write=True)
+            await self._begin()
+        except Error as error:
+            error.add_note(
+                f"{self._control_uri} is the control queue, which each member of the group reads and writes "
+                "on a second connection: control_queue= names another queue"
+            )
+            raise
 
-    async def join(self) -> None:
-        """Begin a life: the data queue is in service, and the control queue open.
-
-        Raises:
-            Error: the subscriptions of the control queue were refused.
-        """
+    async def _begin(self) -> None:
+        """Begin a life: the data queue is in service, and the control queue open."""
         control = self._control
-        if node_of(self._member.who) != node_of(who := self._new_name()):
-            self._member.who = who  # the connection is at another node than the former one
-        who = self._member.who
+        who = self._member.who = self._new_name()  # perhaps at another node than the former connection
         mailbox = control.subscribe(f'{TO} == "{who}"', priority=_MAILBOX, **WIDEST)
         own = control.subscribe(f'{FROM} == "{who}"', priority=_OWN, **WIDEST)
         candidate = self._candidate = control.subscribe(_NOTHING, priority=_CANDIDATE, **WIDEST)
         await asyncio.gather(mailbox.open(), own.open(), candidate.open())
         self._candidacy = Candidate(who)
         self._led_at, self._delivered_at, self._silent_at = self._loop.time(), None, None
-        self._later(_FIRST_STAND * self._lease, self._step, CandidateInput.WAKE)
+        self._ending = self._loop.call_later(_FIRST_STAND * self._lease, self._step, CandidateInput.WAKE)
         self._life = self._dispatcher.spawn(self._live((mailbox, own, candidate)))
         self._alive = True
 
@@ -402,7 +389,7 @@ class Coordinator:
             try:
                 if self._control.closed:  # the broker refused to open the queue again
                     self._control = await session.open_queue(self._control_uri, read=True, write=True)
-                await self.join()
+                await self._begin()
             except SessionClosed:
                 return
             except Error as error:
@@ -506,9 +493,8 @@ class Coordinator:
 
     def _report(self) -> None:
         self._reporting = _cancelled(self._reporting)
-        if self._life is not None:
+        if self._alive:
             now = self._reported_at = self._loop.time()
-            self._reported_time = _world.time()
             report = self._member.report(now, stands=self._candidacy.stands)
             self._post(report)
             for who in self._told:
@@ -530,27 +516,27 @@ class Coordinator:
             return
         if self._give_way(now):
             return
-        self._compare_clocks(order)
+        self._compare_clocks(order, now)
         if (order.term, order.number) > self._member.seen:
             self._led_at, self._delivered_at = now, None
-        before = {bucket: assignment.state for bucket, assignment in self._member.assignments.items()}
         self._leader.outranked(order.term)
-        self._apply(self._member.order(order))
+        effects = self._member.order(order)
+        self._apply(effects)
         self._step(CandidateInput.WAKE)
         for lane in self._lanes:
             lane.allow()
-        after = {bucket: assignment.state for bucket, assignment in self._member.assignments.items()}
-        if before != after or order.buckets.keys() - after.keys():
+        if effects or order.buckets.keys() - self._member.assignments.keys():
             self._report_soon()
 
-    def _compare_clocks(self, order: Order) -> None:
+    def _compare_clocks(self, order: Order, now: float) -> None:
         """Log once that the leader's clock shows another time than this process's clock.
 
         The leader has sent the order after the latest report of this member.
         """
         if self._leads or order.seq != self._member.seq:
             return
-        ahead = max(order.time - _world.time(), 0.0) or min(order.time - self._reported_time, 0.0)
+        ahead = order.time - _world.time()
+        ahead = max(ahead, 0.0) or min(ahead + now - self._reported_at, 0.0)
         differ = abs(ahead) > _CLOCKS_DIFFER
         if differ and not self._clocks_differ:
             logger.warning(
@@ -607,22 +593,21 @@ class Coordinator:
             await self._candidate.configure(f'{FROM} != "{self._member.who}"', priority=priority)
             # The broker keeps one of the crowns of members that do so at the same time.
             self._post(crown, derived_guid("bmq.groups", self._control_uri, "crown", str(crown.term)))
-        self._later(self._lease / 3, self._step, CandidateInput.WAKE)
+        self._ending = self._loop.call_later(self._lease / 3, self._step, CandidateInput.WAKE)
 
     async def close(self) -> None:
         """Report the departure, and close the control queue. The data queue is closed already."""
-        session, watching, life = self._session, self._watching, self._life
-        self._session = self._watching = self._life = None
+        session, life = self._session, self._life
+        self._session = self._life = None
+        if session is None:
+            return
         self._alive = False
         self._ask_no_more()
         self._reporting = _cancelled(self._reporting)
-        ending = [task for task in (life, watching) if task is not None]
+        ending = [self._watching] if life is None else [self._watching, life]
         for task in ending:
             task.cancel()
-        if ending:
-            await asyncio.wait(ending)
-        if session is None:
-            return
+        await asyncio.wait(ending)
         try:
             with contextlib.suppress(Error, TimeoutError):
                 # After a lease, the other members need no report.
@@ -644,7 +629,7 @@ class Coordinator:
         crown = self._leader.left() if self._crown is not None else None
         messages: list[Report | Order | Crown] = [left, *orders, *([] if crown is None else [crown])]
         for what in messages:
-            await self._post_in_turn(what)
+            await self._posted(what)
         if crown is not None and self._crown is not None:
             self._crown.confirm()
         await self._control.close(at_once=True)
@@ -675,11 +660,7 @@ class Coordinator:
             self._step(CandidateInput.WAKE)
             return
         self._report()
-        self._later(step, self._probe, step)
-
-    def _later(self, after: float, function: Callable[..., None], *arguments: object) -> None:
-        """Call a function if the candidate is still in its state."""
-        self._ending = self._loop.call_later(after, function, *arguments)
+        self._ending = self._loop.call_later(step, self._probe, step)
 
     async def _ask(self, ask: Request) -> None:
         """Change the candidate's subscription, however often the broker refuses."""
@@ -739,7 +720,6 @@ class Coordinator:
         self._leader.resign()
         self._crown = None
         self._early = {}
-        self._unsent.clear()
         self._taken()
 
     def _taken(self) -> list[Report]:
@@ -831,40 +811,19 @@ class Coordinator:
         for order in orders:
             self._post(order)
 
-    def _properties(self, what: Report | Order | Crown) -> dict[str, str]:
-        return {
+    def _post(self, what: Report | Order | Crown, guid: str | None = None) -> None:
+        """Post a message, which may get lost: the next report or order repeats the content."""
+        try:
+            self._posted(what, guid).add_done_callback(look_at)
+        except Error as error:
+            logger.debug("%s did not post to %s: %s", self._name, self._control_uri, error)
+
+    def _posted(self, what: Report | Order | Crown, guid: str | None = None) -> asyncio.Future[Ack]:
+        properties = {
             TO: what.who if isinstance(what, Order) else "",
             FROM: "" if isinstance(what, Crown) else self._member.who,
         }
-
-    def _post(self, what: Report | Order | Crown, guid: str | None = None) -> None:
-        data = encoded(what, self._text)
-        try:
-            acked = self._control.post_nowait(data, properties=self._properties(what), guid=guid)
-        except BufferFull:
-            if not self._unsent:
-                self._dispatcher.spawn(self._send_unsent())
-            self._unsent[type(what), what.who] = (what, guid)
-        except Error as error:
-            logger.debug("%s did not post to %s: %s", self._name, self._control_uri, error)
-        else:
-            acked.add_done_callback(look_at)  # the next report or order repeats the content
-
-    async def _post_in_turn(self, what: Report | Order | Crown, guid: str | None = None) -> None:
-        data = encoded(what, self._text)
-        await self._control.post(data, properties=self._properties(what), guid=guid)
-
-    async def _send_unsent(self) -> None:
-        """Post the messages without room in turn, until none is left."""
-        try:
-            while self._unsent:
-                key, message = next(iter(self._unsent.items()))
-                with contextlib.suppress(PostError):
-                    await self._post_in_turn(*message)
-                if self._unsent.get(key) is message:
-                    del self._unsent[key]
-        finally:
-            self._unsent.clear()
+        return self._control.post_nowait(encoded(what, self._text), properties=properties, guid=guid)
 
 
 def _cancelled(handle: asyncio.Handle | None) -> asyncio.TimerHandle | None:
@@ -877,12 +836,20 @@ def _cancelled(handle: asyncio.Handle | None) -> asyncio.TimerHandle | None:
 async def _connect_beside(session: Session) -> Session:
     """Connect a further session with the addresses and options of a session, without any interceptors.
 
-    For messages that must not wait behind the application's.
+    For messages that must not wait behind the application's. Its window has room for the messages that a
+    leader posts to many members at once.
 
     Raises:
         ConnectionFailed, NegotiationError, AuthenticationError: as for :class:`bmq.connect`.
     """
-    options = replace(session.options, log_stats_every=0.0, busy_poll=0.0)
+    usual = SessionOptions()
+    options = replace(
+        session.options,
+        log_stats_every=0.0,
+        busy_poll=0.0,
+        max_unacked_messages=usual.max_unacked_messages,
+        max_unacked_bytes=usual.max_unacked_bytes,
+    )
     beside = type(session)(session._connection.dialer.broker, options, interceptors=None)
     await beside._connection.connect()
     return beside

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
-__all__ = ["Full", "Gained", "GroupEvent", "GroupStats", "Lost", "Reason"]
-
 
 class Reason(Enum):
     """Why a bucket was lost.

@@ -14,20 +14,12 @@ from bmq.conventions import BUCKET
 from bmq.errors import InvalidExpression
 from bmq.subscriptions import Expression, ExpressionInput, complement, subscriptions_for
 
-__all__ = [
-    "bucket_expression",
-    "compiled",
-    "keyless_expression",
-    "unselected_expressions",
-    "unusable_expressions",
-]
-
 # Key, minus, remainder and comparison.
 _COST = 4
 _INT64_MIN = -(2**63)
 
 
-def bucket_expression(key: str | None, buckets: int, bucket: int, expression: ExpressionInput) -> str:
+def bucket_expression(key: str | None, buckets: int, bucket: int, expression: ExpressionInput) -> Expression:
     """Return the expression for the messages of one bucket.
 
     In a broker, ``%`` takes the sign of its left side, as in C: -5 % 16 is -5. The difference of key and
@@ -43,22 +35,19 @@ def bucket_expression(key: str | None, buckets: int, bucket: int, expression: Ex
         match = f"({key} - {bucket}) % {buckets} == 0"
     else:
         match = f"{key} % {buckets} == 0"
-    return _joined(match, expression, key).text
+    return _joined(match, expression, key)
 
 
-def keyless_expression(key: str | None, expression: ExpressionInput) -> str:
-    """Return the expression for messages without a key; a key of binary type counts as missing."""
-    return _joined(f"!exists({BUCKET if key is None else key})", expression, key).text
+def other_expressions(key: str | None, buckets: int, expression: ExpressionInput) -> dict[str, Expression]:
+    """Return the expressions for messages in no bucket, by the kind of key; "" for messages without a key.
 
-
-def unusable_expressions(key: str | None, buckets: int, expression: ExpressionInput) -> dict[str, Expression]:
-    """Return the expressions for messages with a key in no bucket, by the kind of key.
+    A key of binary type counts as missing.
 
     Raises:
         InvalidExpression: key and expression do not make a legal expression.
     """
     name = BUCKET if key is None else key
-    matches = {"text": f'{name} >= ""', "true": name, "false": f"!{name}"}
+    matches = {"": f"!exists({name})", "text": f'{name} >= ""', "true": name, "false": f"!{name}"}
     if key is None:
         matches["a negative number"] = f"{name} % {buckets} < 0"
     elif buckets & (buckets - 1):
@@ -91,8 +80,7 @@ def _joined(match: str, expression: ExpressionInput, key: str | None) -> Express
             f"{expression!r} takes {len(parts)}: simplify the expression, or let the handler skip messages"
         )
     part = str(parts[0] or "")
-    text = f"{match} && ({part})" if part else match
-    joined = compiled(text)
+    joined = _compiled(f"{match} && ({part})" if part else match)
     if joined.error is not None:
         of = f"key {key!r}" if key is not None else f"property {BUCKET}"
         raise InvalidExpression(
@@ -104,7 +92,7 @@ def _joined(match: str, expression: ExpressionInput, key: str | None) -> Express
 
 
 @lru_cache(maxsize=1024)
-def compiled(text: str) -> Expression:
+def _compiled(text: str) -> Expression:
     """Compile an expression, once for all members of a process.
 
     Not strict: a search for probable mistakes in each of 512 expressions takes a third of a second, and the

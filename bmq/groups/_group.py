@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, TypedDict
 from weakref import WeakKeyDictionary
@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from bmq import _checks, _world, events
 from bmq._live import live
 from bmq._logging import Log
-from bmq._loop import timeout
+from bmq._loop import timeout, within
 from bmq._turn import ended, look_at, turn_of
 from bmq.client.message import Message
 from bmq.conventions import BUCKET
@@ -22,13 +22,7 @@ from bmq.errors import Error, QueueClosed, TimedOut, UsageError
 from bmq.groups._bundles import Bundles
 from bmq.groups._coordinator import Coordinator
 from bmq.groups._events import GroupEvent, GroupStats, Reason
-from bmq.groups._expressions import (
-    bucket_expression,
-    compiled,
-    keyless_expression,
-    unselected_expressions,
-    unusable_expressions,
-)
+from bmq.groups._expressions import bucket_expression, other_expressions, unselected_expressions
 from bmq.groups._lanes import (
     DISCONNECTED,
     LOWEST,
@@ -50,8 +44,6 @@ if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.subscriptions import ExpressionInput
 
-__all__ = ["Group", "GroupOptions"]
-
 logger = Log("bmq.groups")
 
 # A real broker puts the messages of a full bucket aside, and may lose their order afterwards. A merely busy
@@ -63,10 +55,6 @@ _LONGEST_NAME = 1000
 _OF_A_QUEUE = events.QueueSuspended, events.QueueResumed, events.QueueReopenFailed
 # Maximum time in seconds to wait until the broker sends a leaving member no more messages.
 _LETTING_GO = 1.0
-_CONTROL_NOTE = (
-    "{} is the control queue, which each member of the group reads and writes on a second connection: "
-    "control_queue= names another queue"
-)
 # Cancelled joins being undone: the next join of the queue waits for the end.
 _undoing: WeakKeyDictionary[Queue, asyncio.Task[None]] = WeakKeyDictionary()
 
@@ -197,7 +185,7 @@ class Group:
         self._subscribe(expression, keyless, max_unconfirmed_messages, max_unconfirmed_bytes)
         consumers = [lane.consumer for lane in self._bucket_lanes]
         self._bucket_of: dict[Consumer, int | None] = {lane.consumer: None for lane in self._lanes}
-        self._bucket_of.update((each, bucket) for bucket, each in enumerate(consumers))
+        self._bucket_of |= {each: bucket for bucket, each in enumerate(consumers)}
         bundles = Bundles(queue, self._dispatcher, consumers, key, expression)
         self._coordinator = Coordinator(
             self._dispatcher, self._bucket_lanes, bundles, self._control_uri, weight, lease, take_over_after
@@ -206,8 +194,8 @@ class Group:
         self._own.append(self._coordinator.ceiling)
         self._joining: asyncio.Task[None] | None = None
         self._joined = False
-        # How many callers wait for the join.
-        self._joiners = 0
+        # How many callers join, or wait for a message.
+        self._callers = 0
         # The tasks of the lanes, in their order, and further tasks of this member.
         self._running: list[asyncio.Task[None]] = []
         self._stopping: asyncio.Task[None] | None = None
@@ -223,13 +211,11 @@ class Group:
             "max_unconfirmed_bytes": max_bytes,
         }
         for bucket in range(self.buckets):
-            text = compiled(bucket_expression(key, self.buckets, bucket, wanted))
-            self._bucket_lanes.append(BucketLane(dispatcher, bucket, queue.subscribe(text, **limits)))
+            expression = bucket_expression(key, self.buckets, bucket, wanted)
+            self._bucket_lanes.append(BucketLane(dispatcher, bucket, queue.subscribe(expression, **limits)))
         self._lanes += self._bucket_lanes
-        strays: list[tuple[str | Expression | None, str, int]] = []
-        in_no_bucket: dict[str, str | Expression] = {"": keyless_expression(key, wanted)}
-        in_no_bucket |= unusable_expressions(key, self.buckets, wanted)
-        for kind, expression in in_no_bucket.items():
+        strays: list[tuple[Expression | None, str, int]] = []
+        for kind, expression in other_expressions(key, self.buckets, wanted).items():
             if keyless:
                 self._lanes.append(Lane(dispatcher, queue.subscribe(expression, **limits), kind))
             else:
@@ -241,7 +227,7 @@ class Group:
             consumer = queue.subscribe(each, priority=priority, **WIDEST)
             self._stray_lanes.append(StrayLane(dispatcher, consumer, why))
 
-    def _all_lanes(self) -> list[Lane | StrayLane]:
+    def _all_lanes(self) -> list[Lane]:
         return [*self._lanes, *self._stray_lanes]
 
     # state
@@ -256,8 +242,7 @@ class Group:
     @property
     def unconfirmed(self) -> dict[int, int]:
         """The number of messages handed out and not confirmed, by bucket."""
-        found = {lane.bucket: lane.in_hand for lane in self._bucket_lanes}
-        return {bucket: count for bucket, count in found.items() if count}
+        return {lane.bucket: count for lane in self._bucket_lanes if (count := lane.in_hand)}
 
     def fence(self, bucket: int) -> int:
         """Return the fence of an owned bucket: a number that grows with each owner.
@@ -355,34 +340,21 @@ class Group:
         """
         timeout = _checks.timeout(timeout)
         turn = self._turn
-        message = None
-        if turn.clock() < turn.until:
-            message = self.receive_nowait()
-            if message is not None:
-                return message
-        deadline = asyncio.timeout(timeout)
+        message = self.receive_nowait() if turn.clock() < turn.until else None
+        if message is not None:
+            return message
         try:
-            async with deadline:
+            async with within(timeout, f"no message of {self.queue.uri} arrived"):
                 while message is None:
                     await self._arrival()
                     if turn.clock() >= turn.until:
-                        await self._give_way()
+                        await turn.wait()
                     message = self.receive_nowait()
-        except TimeoutError:
-            if not deadline.expired():
-                raise  # raised by a hook
+        except TimedOut:
             message = self.receive_nowait()
             if message is None:
-                raise TimedOut(f"no message of {self.queue.uri} arrived within {timeout:g} s") from None
+                raise
         return message
-
-    async def _give_way(self) -> None:
-        """Yield to the event loop before another message is handed out."""
-        try:
-            await self._turn.wait()
-        except asyncio.CancelledError:
-            self._dispatcher.wake()  # leave the message of this caller to the next caller
-            raise
 
     def receive_nowait(self) -> Message | None:
         """Return the next message, or None without waiting. The call does not join the group.
@@ -391,21 +363,29 @@ class Group:
             QueueClosed: this member has left, or the queue or the session was closed.
             Exception: raised by ``on_assigned`` or ``on_revoked``.
         """
+        self._check()
+        return self._dispatcher.take()
+
+    def _check(self) -> None:
+        """Raise the error that ended the group, or an error if this member has left."""
         if self._dispatcher.error is not None:
             raise self._dispatcher.error
         if self._over:
             raise QueueClosed(f"{self!r} has left the group")
-        return self._dispatcher.take()
 
     async def _arrival(self) -> None:
         """Wait until a message may be available; join first if necessary.
 
         Cancelling the call does not stop the join: the same caller may call again.
         """
-        if not self._joined:
-            await self._join()
-        if not (self._dispatcher.ready or self._over or self._dispatcher.error is not None):
-            await self._dispatcher.wait()
+        self._callers += 1
+        try:
+            if not self._joined:
+                await self._join()
+            if not (self._dispatcher.ready or self._over or self._dispatcher.error is not None):
+                await self._dispatcher.wait()
+        finally:
+            self._callers -= 1
 
     # life
 
@@ -424,39 +404,33 @@ class Group:
         receives; the same call works again at once. Messages that arrived meanwhile wait in the queue for the
         next join, or until the queue is closed.
         """
-        if not self._joined or self._over:
-            try:
-                await self._join()
-            except asyncio.CancelledError:
-                if not self._joiners and not self._dispatcher.receivers:
-                    self._undo_join()
-                raise
+        self._callers += 1
+        try:
+            await self._join()
+        except asyncio.CancelledError:
+            if self._callers == 1:
+                self._undo_join()
+            raise
+        finally:
+            self._callers -= 1
         return self
 
     async def _join(self) -> None:
         """Wait until this member has joined; begin to join if necessary."""
-        self._joiners += 1
-        try:
-            while not self._joined or self._over:
-                if self._over:
-                    raise QueueClosed(f"{self!r} has left the group")
-                if self._dispatcher.error is not None:
-                    raise self._dispatcher.error
-                undoing = _undoing.get(self.queue)
-                if undoing is not None and not undoing.done():
-                    await ended(undoing)
-                    continue
-                if self._joining is None:
-                    self._check_alone()
-                    self._joining = asyncio.get_running_loop().create_task(self._open_all())
-                joining = self._joining
-                await ended(joining)
-                if self._joining is joining:
-                    self._joining = None
-                if not joining.cancelled():
-                    joining.result()
-        finally:
-            self._joiners -= 1
+        while not self._joined or self._over:
+            self._check()
+            if (undoing := _undoing.get(self.queue)) is not None:
+                await ended(undoing)
+                continue
+            if self._joining is None:
+                self._check_alone()
+                self._joining = asyncio.get_running_loop().create_task(self._open_all())
+            joining = self._joining
+            await ended(joining)
+            if self._joining is joining:
+                self._joining = None
+            if not joining.cancelled():
+                joining.result()
 
     def _check_alone(self) -> None:
         if any(consumer not in self._own for consumer in self.queue.consumers):
@@ -467,20 +441,16 @@ class Group:
 
     async def _open_all(self) -> None:
         watching = self.queue.session.events()
-        coordinator = self._coordinator
         at_once = [consumer for consumer in self._own if self._bucket_of.get(consumer) is None]
-        opening: list[Awaitable[object]] = [consumer.open() for consumer in at_once]
-        opening.append(coordinator.connect())
-        results: list[object] = await asyncio.gather(*opening, return_exceptions=True)
-        if not any(isinstance(result, BaseException) for result in results):
+        try:
+            for lane in self._bucket_lanes:
+                await lane.consumer.pause()  # a receiving call would subscribe
+            await asyncio.gather(*(consumer.open() for consumer in at_once))
             # No earlier: a member whose data queue is out of service would hold buckets.
-            results += await asyncio.gather(coordinator.join(), return_exceptions=True)
-        if isinstance(results[-1], Error):
-            results[-1].add_note(_CONTROL_NOTE.format(self._control_uri))
-        errors = [result for result in results if isinstance(result, BaseException)]
-        if errors:
+            await self._coordinator.join()
+        except Exception:
             await self._end()
-            raise errors[0]
+            raise
         # No wait from here on: this member has either joined or not.
         self._joined = True
         self.queue._member = weakref.ref(self)
@@ -493,7 +463,7 @@ class Group:
 
     def _undo_join(self) -> None:
         """Take the subscriptions back in the background."""
-        if self._over or _undoing.get(self.queue) is not None:
+        if self._over or self.queue in _undoing:
             return
         joining, self._joining = self._joining, None
         if joining is not None:
@@ -505,7 +475,6 @@ class Group:
     async def _undo(self, joining: asyncio.Task[None] | None) -> None:
         if joining is not None:
             await asyncio.wait((joining,))
-            self._joined = False
         await self._end()
 
     def _undone(self, undoing: asyncio.Task[None]) -> None:
@@ -519,7 +488,6 @@ class Group:
             Exception: raised by ``on_revoked``.
         """
         running, self._running = self._running, []
-        self._dispatcher.ready.clear()
         self._lose_all(Reason.LEFT)
         for task in running:
             task.cancel()
@@ -538,11 +506,9 @@ class Group:
         """End the membership after the queue or the session was closed."""
         if self._over or not self._joined or self._stopping is not None:
             return
-        if self._dispatcher.error is None:
-            self._dispatcher.error = error
+        self._dispatcher.fail(error)
         self._stopping = asyncio.get_running_loop().create_task(self._end())
         self._stopping.add_done_callback(look_at)
-        self._dispatcher.wake()
 
     async def close(self) -> None:
         """Leave the group, and close the queue.
@@ -559,7 +525,6 @@ class Group:
         """
         if self._closing is None:
             self._over = True
-            self._dispatcher.ready.clear()
             self._dispatcher.wake()
             if self._joining is not None:
                 self._joining.cancel()
@@ -610,21 +575,19 @@ class Group:
 
     async def _watch(self, watching: AsyncIterator[events.SessionEvent]) -> None:
         """Lose all buckets when the broker gives them to other members."""
-        uri, suspended = self.queue.uri, False
+        queue = self.queue
         async for event in watching:
-            if isinstance(event, _OF_A_QUEUE) and event.queue_uri != uri:
+            if isinstance(event, _OF_A_QUEUE) and event.queue_uri != queue.uri:
                 continue
             if isinstance(event, events.ConnectionLost | events.QueueSuspended):
-                suspended = suspended or isinstance(event, events.QueueSuspended)
                 self._lose_all(Reason.DISCONNECTED)
                 self._coordinator.lost()
-            elif isinstance(event, events.QueueResumed):
-                suspended = False
             elif isinstance(event, events.QueueReopenFailed):
                 self._ended_without_leaving(event.error)
                 return
-            self._coordinator.serve(not suspended and self.queue.state not in DISCONNECTED)
-        self._ended_without_leaving(QueueClosed(f"queue {uri} is closed"))
+            suspended = queue._core.reported_suspended
+            self._coordinator.serve(not suspended and queue.state not in DISCONNECTED)
+        self._ended_without_leaving(QueueClosed(f"queue {queue.uri} is closed"))
 
     def _lose_all(self, reason: Reason) -> None:
         for lane in self._all_lanes():

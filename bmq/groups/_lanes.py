@@ -17,12 +17,10 @@ import math
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
-from bmq import _world
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
-from bmq._turn import WaitingLine
 from bmq.conventions import BUCKET
 from bmq.errors import Error, QueueClosed
 from bmq.groups._events import Full, Gained, GroupEvent, Lost, Reason
@@ -35,21 +33,9 @@ if TYPE_CHECKING:
     from bmq.client.queue import Queue
     from bmq.groups._coordinator import Coordinator
 
-__all__ = [
-    "DISCONNECTED",
-    "LOWEST",
-    "WIDEST",
-    "BucketLane",
-    "Dispatcher",
-    "Hook",
-    "Lane",
-    "StrayLane",
-    "Strays",
-    "ignoring_errors",
-    "repeated",
-]
-
 logger = Log("bmq.groups")
+
+T = TypeVar("T")
 
 #: The states of a queue during which the broker delivers to other members.
 DISCONNECTED: Final = (
@@ -80,9 +66,6 @@ _SOME: Final = 64
 _NEARLY: Final = 0.8
 # Looks at messages in the application's hands, in seconds.
 _LOOK_EVERY: Final = 0.02
-# Strays received together, and seconds that they may take of a turn of the event loop.
-_AT_ONCE: Final = 256
-_SHARE: Final = 0.005
 
 
 class Dispatcher:
@@ -103,7 +86,6 @@ class Dispatcher:
         error: the error that ended the group.
         unusable: messages handed out with a key in no bucket, by the kind of key.
         ready: the lanes that may have a message.
-        receivers: the receivers that wait.
     """
 
     def __init__(
@@ -126,7 +108,7 @@ class Dispatcher:
         self.error: BaseException | None = None
         self.unusable: Counter[str] = Counter()
         self.ready: deque[Lane] = deque()
-        self.receivers = WaitingLine()
+        self._woken = asyncio.Event()
         self._key = key
         self._on_event = on_event
         self._log = LogLimit(logger)
@@ -138,8 +120,9 @@ class Dispatcher:
 
     def offer(self, lane: Lane) -> None:
         """Hand out the messages of a lane, until the lane has none."""
-        self.ready.append(lane)
-        self.wake()
+        if lane not in self.ready:
+            self.ready.append(lane)
+            self.wake()
 
     def withdraw(self, lane: Lane) -> None:
         """Stop handing out the lane's messages until the lane is ready again."""
@@ -167,16 +150,12 @@ class Dispatcher:
 
     async def wait(self) -> None:
         """Wait until :meth:`wake` is called."""
-        waiter = self.receivers.join()
-        try:
-            await waiter
-        finally:
-            if self.receivers.leave(waiter) and self.ready:
-                self.wake()  # the wake-up may be for the next caller
+        self._woken.clear()
+        await self._woken.wait()
 
     def wake(self) -> None:
         """Wake all receivers."""
-        self.receivers.wake(len(self.receivers))
+        self._woken.set()
 
     # tasks
 
@@ -262,12 +241,13 @@ class Lane:
     """The messages of one subscription; as it is, of messages in no bucket.
 
     The lane's task waits for the first message, and adds the lane to the ready lanes; the application takes
-    messages directly until no message waits.
+    messages directly until no message may be handed out.
 
     Args:
         dispatcher: hands out the messages.
         consumer: the subscription.
-        kind: the type of an unusable key; "" for a bucket, and for messages without a key.
+        kind: the type of an unusable key, or the reason why messages are strays; "" for a bucket, and for
+            messages without a key.
 
     Attributes:
         consumer: see above.
@@ -281,7 +261,8 @@ class Lane:
         self.handed_out = self.done = self.given_back = 0
         self._dispatcher = dispatcher
         self._kind = kind
-        self._emptied = asyncio.Event()
+        # Set when the lane leaves the ready lanes, or may join them.
+        self._changed = asyncio.Event()
         # Messages handed out, also confirmed ones until the next look.
         self._taken: list[Message] = []
         self._sweep_at = _SOME
@@ -302,20 +283,20 @@ class Lane:
             except Error as error:
                 self._dispatcher.ended(error)
                 return
-            if await self._may_hand_out():
-                self._emptied.clear()
+            self._changed.clear()
+            if self._may_hand_out():
                 self._dispatcher.offer(self)
-                await self._emptied.wait()
+            await self._changed.wait()
 
-    async def _may_hand_out(self) -> bool:
-        """Whether the waiting messages may be handed out; otherwise wait for a change first."""
+    def _may_hand_out(self) -> bool:
+        """Whether the waiting messages may be handed out now."""
         return True
 
     def take(self) -> Message | None:
         """Return the next message; None if no message waits, and the lane is no longer ready."""
         message = self.consumer.receive_nowait()
         if message is None:
-            self._emptied.set()
+            self._changed.set()
             return None
         self.handed_out += 1
         self._taken.append(message)
@@ -332,7 +313,7 @@ class Lane:
             reason: the reason, for reports.
         """
         self._dispatcher.withdraw(self)
-        self._emptied.set()
+        self._changed.set()
         self.given_back += self.in_hand
         self._taken = []
         self._sweep_at = _SOME
@@ -356,7 +337,6 @@ class BucketLane(Lane):
         self._loaded = False
         # Messages received before the window was opened, until a later one has arrived.
         self._before = math.inf
-        self._allowed = asyncio.Event()
         self._effects: asyncio.Queue[Effect] = asyncio.Queue()
         self._acting: asyncio.Task[None] | None = None
 
@@ -365,16 +345,14 @@ class BucketLane(Lane):
         """Whether messages of the bucket are handed out."""
         return self._loaded and self.coordinator.hands_out(self.bucket)
 
-    async def _may_hand_out(self) -> bool:
+    def _may_hand_out(self) -> bool:
         if self._before < math.inf and self.consumer.stats().received > self._before:
             self._before = math.inf
             self.coordinator.arrived(self.bucket)
-        if not self.owned:
-            self._allowed.clear()
-            await self._allowed.wait()
-            return False
-        self._look()
-        return True
+        owned = self.owned
+        if owned:
+            self._look()
+        return owned
 
     def _look(self) -> None:
         """Tell when the window is nearly full."""
@@ -392,14 +370,14 @@ class BucketLane(Lane):
     def take(self) -> Message | None:
         """Return the next message; None if no message may be handed out."""
         if not self.owned:
-            self._emptied.set()
+            self._changed.set()
             return None
         return super().take()
 
     def allow(self) -> None:
         """Look again: the lease was renewed."""
         if self.owned:
-            self._allowed.set()
+            self._changed.set()
 
     def lose(self, reason: Reason) -> None:
         """Forget the messages at the end of the connection or the membership."""
@@ -420,16 +398,11 @@ class BucketLane(Lane):
         """Perform the actions in turn."""
         while True:
             effect = await self._effects.get()
-            self._acting = asyncio.get_running_loop().create_task(self._perform(effect))
             try:
-                await asyncio.wait((self._acting,))
-            except asyncio.CancelledError:
-                self._acting.cancel()
-                await asyncio.wait((self._acting,))
-                raise
-            acting, self._acting = self._acting, None
-            if not acting.cancelled():
-                acting.result()
+                async with asyncio.TaskGroup() as group:
+                    self._acting = group.create_task(self._perform(effect))
+            except ExceptionGroup as failed:
+                raise failed.exceptions[0] from None
 
     async def _perform(self, effect: Effect) -> None:
         if effect.do is Action.SUBSCRIBE:
@@ -500,7 +473,7 @@ class BucketLane(Lane):
         await self._put_down(Reason.LEFT)
 
 
-class StrayLane:
+class StrayLane(Lane):
     """The strays of one subscription: the messages of the queue that the group does not hand out.
 
     A broker delivers the messages of a departed consumer before all newer ones. While no subscription matches
@@ -514,49 +487,26 @@ class StrayLane:
     back from time to time (the protocol gives back all messages of a queue or none, and every bucket would
     change hands).
 
-    Args:
-        dispatcher: reports strays.
-        consumer: the subscription.
-        kind: the reason why the messages are strays, for people.
-
     Attributes:
-        consumer: see above.
         held: strays that this member keeps unconfirmed.
         handled: strays that the application's function has handled.
     """
 
-    def __init__(self, dispatcher: Dispatcher, consumer: Consumer, kind: str) -> None:
-        self.consumer = consumer
-        self.held = 0
-        self.handled = 0
-        self._dispatcher = dispatcher
-        self._kind = kind
+    held = 0
+    handled = 0
 
     async def run(self) -> None:
-        """Take strays until the consumer is closed."""
-        clock = _world.current().monotonic
-        until = clock() + _SHARE
-        while True:
-            try:
-                batch = await self.consumer.receive_many(_AT_ONCE)
-            except Error as error:
-                self._dispatcher.ended(error)
-                return
-            for message in batch:
-                if clock() >= until:
-                    await asyncio.sleep(0)
-                    until = clock() + _SHARE
-                await self._take(message)
-            await asyncio.sleep(0)
+        """Take strays until the consumer is closed; the lanes of the buckets tell why."""
+        with contextlib.suppress(Error):
+            async for message in self.consumer:
+                await self._take_stray(message)
 
-    async def _take(self, message: Message) -> None:
+    async def _take_stray(self, message: Message) -> None:
         policy = self._dispatcher.strays
         self._dispatcher.note_stray(self._kind)
         if callable(policy):
             try:
-                done = policy(message)
-                if done is not None:
-                    await done
+                await _called(policy, message)
             except Exception as error:
                 self._dispatcher.note_stray_failed(error)
             else:
@@ -606,9 +556,7 @@ async def ignoring_errors(work: Awaitable[object]) -> None:
         await work
 
 
-async def _called(hook: Hook | None, bucket: int) -> None:
-    """Call a hook, if given, and wait for the result."""
-    if hook is not None:
-        done = hook(bucket)
-        if done is not None:
-            await done
+async def _called(function: Callable[[T], Awaitable[None] | None] | None, argument: T) -> None:
+    """Call a function of the application, if given, and wait for the result."""
+    if function is not None and (done := function(argument)) is not None:
+        await done

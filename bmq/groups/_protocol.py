@@ -71,33 +71,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
 from bmq.protocol.machine import Machine, Transition
-
-__all__ = [
-    "Action",
-    "Assignment",
-    "AssignmentInput",
-    "AssignmentState",
-    "Candidate",
-    "CandidateInput",
-    "CandidateState",
-    "Crown",
-    "Effect",
-    "Leader",
-    "Member",
-    "Order",
-    "Phase",
-    "Report",
-    "Request",
-    "divisors",
-    "nested",
-    "node_of",
-    "shares",
-]
 
 # Fences reserved with each crown.
 _BLOCK: Final = 4096
@@ -250,27 +228,25 @@ class Crown(_Message, frozen=True):
 _S, _I = AssignmentState, AssignmentInput
 
 
+@dataclass(eq=False)
 class Assignment(Machine):
     """A bucket of a member.
 
     Attributes:
         fence: number of the ownership.
+        behind: name of the silent former owner, whose subscription may stand; "" if none.
+        raised: whether the subscription is above those of former owners.
         since: number of the first report that names the subscription as standing. An order grants the bucket
             only if the order answers this report or a later one: orders of a former leader may arrive late.
         alone: whether a message has arrived by the subscription: no older owner has one.
-        behind: name of the silent former owner, whose subscription may stand; "" if none.
-        raised: whether the subscription is above those of former owners.
     """
 
-    __slots__ = ("alone", "behind", "fence", "raised", "since")
-
-    def __init__(self, fence: int, behind: str = "", *, raised: bool = False) -> None:
-        self.state = _S.ASKED
-        self.fence = fence
-        self.since = 0
-        self.alone = False
-        self.behind = behind
-        self.raised = raised
+    fence: int
+    behind: str = ""
+    raised: bool = False
+    since: int = 0
+    alone: bool = False
+    state: Any = _S.ASKED
 
     @property
     def here(self) -> bool:
@@ -414,7 +390,7 @@ class Member:
             self._fence = max(self._fence, fence + 1)
             if bucket not in self.assignments:
                 raised = bucket in order.raised
-                self.assignments[bucket] = Assignment(fence, order.behind.get(bucket, ""), raised=raised)
+                self.assignments[bucket] = Assignment(fence, order.behind.get(bucket, ""), raised)
                 effects.append(Effect(Action.SUBSCRIBE, bucket, fence, raised))
         return effects
 
@@ -546,8 +522,6 @@ class Candidate(Machine):
     Attributes:
         since: number of the first own report that is a proof: posted while the broker had both subscriptions.
     """
-
-    __slots__ = ("_least", "_who", "since")
 
     def __init__(self, who: str) -> None:
         self.state = _C.YIELDED
@@ -1052,9 +1026,7 @@ def node_of(who: str) -> str:
     return who.rpartition("#")[0].rpartition("@")[2] if "@" in who else ""
 
 
-def shares(
-    weights: Mapping[str, float], buckets: int, held: Mapping[str, int] | None = None
-) -> dict[str, int]:
+def shares(weights: Mapping[str, float], buckets: int, held: Mapping[str, int]) -> dict[str, int]:
     """Return the number of buckets of each member, in proportion to the weights, by largest remainder.
 
     Args:
@@ -1065,7 +1037,6 @@ def shares(
     total = sum(weights.values())
     exact = {who: buckets * weights[who] / total for who in sorted(weights)}
     share = {who: int(each) for who, each in exact.items()}
-    held = held or {}
     by_remainder = sorted(exact, key=lambda who: (round(share[who] - exact[who], 9), -held.get(who, 0), who))
     for who in by_remainder[: buckets - sum(share.values())]:
         share[who] += 1

@@ -32,11 +32,12 @@ class _Part(NamedTuple):
 
 def _parts(readers: Iterable[QueueReader]) -> list[_Part]:
     found = [(_FORM.match(reader.subscription.expression), reader) for reader in readers]
-    return [
+    parts = [
         _Part(match[1] or match[2], int(match[4]), int(match[3] or match[5]), reader)
         for match, reader in found
         if match is not None
     ]
+    return [part for part in parts if part.remainder < part.divisor <= _MOST_BUCKETS]
 
 
 def group_of(readers: Iterable[QueueReader]) -> dict[str, Any] | None:
@@ -45,7 +46,7 @@ def group_of(readers: Iterable[QueueReader]) -> dict[str, Any] | None:
     A member of an exclusive group has the expression of each of its buckets, and expressions for many buckets
     at once, with a divisor of the number of buckets.
     """
-    parts = [part for part in _parts(readers) if part.remainder < part.divisor <= _MOST_BUCKETS]
+    parts = _parts(readers)
     size = max((part.divisor for part in parts), default=0)
     members: dict[str, set[int]] = {part.reader.client: set() for part in parts}
     for part in parts:

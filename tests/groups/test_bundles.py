@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,212 +11,134 @@ import pytest
 import bmq
 from bmq.client.consumer import Consumer
 from bmq.groups._bundles import BUNDLES, Bundles
+from tests.groups.conftest import Ledger, Open, handle, post
 from tests.waiting import eventually
 
-Connect = Callable[..., Awaitable[bmq.Session]]
 OPTIONS: dict[str, Any] = {"buckets": 8, "lease": 0.5}
+WITHOUT_BUCKET_3 = ["(k - 1) % 4 == 0", "(k - 7) % 8 == 0", "k % 2 == 0"]
 
 
-def bundles(queue: bmq.Queue) -> list[str]:
-    """The expressions of the bundles of a member."""
+def bundles(*queues: bmq.Queue) -> list[str]:
+    """The expressions of the bundles of members."""
     return sorted(
         text
+        for queue in queues
         for consumer in queue.consumers
         for text in consumer.expressions
         if 0 < consumer.options.priority < BUNDLES
     )
 
 
-class Flow:
-    """A producer that posts numbers with keys in turn, and the members that handle them.
-
-    Attributes:
-        posted: how many messages were posted.
-        handled: the numbers handled, by key.
-        wrong: the messages handled out of order.
-    """
-
-    def __init__(self, writer: bmq.Queue, keys: int) -> None:
-        self.posted = 0
-        self.handled: dict[int, list[int]] = {key: [] for key in range(keys)}
-        self.wrong: list[tuple[int, int, int]] = []
-        self._writer = writer
-        self._keys = keys
-
-    async def post(self, count: int = 1) -> None:
-        """Post as many messages for each key."""
-        numbers = range(self.posted, self.posted + count * self._keys)
-        self.posted += len(numbers)
-        report = await self._writer.post_many(
-            bmq.PutMessage(b"%d" % number, {"k": number % self._keys}) for number in numbers
-        )
-        report.raise_for_failures()
-
-    async def handle(self, group: bmq.groups.Group, pause: float = 0.0) -> None:
-        """Handle the messages of a member."""
-        async for message in group:
-            async with message:
-                number, key = int(message.data), message.properties["k"]
-                assert isinstance(key, int)
-                assert group.bucket_of(message) == key % OPTIONS["buckets"]
-                before = self.handled[key][-1] if self.handled[key] else -1
-                if number != before + self._keys and before >= 0:
-                    self.wrong.append((key, before, number))
-                if pause:
-                    await asyncio.sleep(pause)
-                self.handled[key].append(number)
-
-    def done(self) -> bool:
-        """Whether every message was handled."""
-        return sum(map(len, self.handled.values())) == self.posted
-
-
-@pytest.fixture
-async def flow(bmq_session: bmq.Session, bmq_queue_uri: str) -> Flow:
-    return Flow(await bmq_session.open_queue(bmq_queue_uri, write=True), 24)
-
-
-@pytest.fixture
-async def tasks() -> AsyncIterator[list[asyncio.Task[None]]]:
-    running: list[asyncio.Task[None]] = []
-    yield running
-    await asyncio.gather(*running)
-
-
 async def test_a_member_has_few_subscriptions_above_those_of_its_buckets(
-    bmq_connect: Connect, bmq_queue_uri: str, flow: Flow, tasks: list[asyncio.Task[None]]
+    writer: bmq.Queue, open_reader: Open
 ) -> None:
-    first = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    second = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    halves = ["(k - 1) % 2 == 0", "k % 2 == 0"]
+    first, second = await open_reader(), await open_reader()
+    ledger = Ledger(8)
     async with first.group("k", **OPTIONS) as group:
-        tasks.append(asyncio.create_task(flow.handle(group)))
+        tasks = [asyncio.create_task(handle(group, "first", ledger))]
         await eventually(lambda: len(group.owned) == 8)
         assert bundles(first) == []
-        await flow.post()
+        await post(writer, *range(24))
         await eventually(lambda: bundles(first) == ["k % 1 == 0"])
         async with second.group("k", **OPTIONS) as other:
-            tasks.append(asyncio.create_task(flow.handle(other)))
+            tasks.append(asyncio.create_task(handle(other, "second", ledger)))
             await eventually(lambda: len(other.owned) == len(group.owned) == 4)
-            await flow.post()
-            await eventually(lambda: sorted(bundles(first) + bundles(second)) == halves)
-            await flow.post(10)
-            await eventually(flow.done)
+            await post(writer, *range(24, 48))
+            await eventually(lambda: bundles(first, second) == ["(k - 1) % 2 == 0", "k % 2 == 0"])
+            await post(writer, *range(48, 240))
+            await eventually(lambda: len(ledger.done) == 240)
         await eventually(lambda: len(group.owned) == 8)
-        await flow.post()
+        await post(writer, *range(240, 264))
         await eventually(lambda: bundles(first) == ["k % 1 == 0"])
-        await eventually(flow.done)
-    assert flow.wrong == []
+        await eventually(lambda: len(ledger.done) == 264)
+    await asyncio.gather(*tasks)
+    assert ledger.wrong == []
+    assert len(ledger.handled) == 264
     assert not first.consumers
 
 
 async def test_a_bucket_whose_former_owner_still_subscribes_stays_out_of_bundles(
-    bmq_connect: Connect, bmq_queue_uri: str, flow: Flow, tasks: list[asyncio.Task[None]]
+    writer: bmq.Queue, reader: bmq.Queue, open_reader: Open
 ) -> None:
     """A bundle would take the messages away from the former owner, who has earlier ones unconfirmed."""
-    former = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    standing = former.subscribe("(k - 3) % 8 == 0", priority=-1000)
-    await standing.open()
-    queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    async with queue.group("k", **OPTIONS) as group:
-        tasks.append(asyncio.create_task(flow.handle(group)))
+    former = await open_reader()
+    standing = await former.subscribe("(k - 3) % 8 == 0", priority=-1000).open()
+    ledger = Ledger(8)
+    async with reader.group("k", **OPTIONS) as group:
+        task = asyncio.create_task(handle(group, "new", ledger))
         await eventually(lambda: len(group.owned) == 8)
-        await flow.post()
-        await eventually(lambda: len(bundles(queue)) == 3)
-        assert bundles(queue) == ["(k - 1) % 4 == 0", "(k - 7) % 8 == 0", "k % 2 == 0"]
-        await flow.post(3)
-        await eventually(lambda: all(len(flow.handled[key]) == 4 for key in range(24) if key % 8 != 3))
-        assert [flow.handled[key] for key in (3, 11, 19)] == [[], [], []]
+        await post(writer, *range(24))
+        await eventually(lambda: bundles(reader) == WITHOUT_BUCKET_3)
+        await post(writer, *range(24, 96))
+        await eventually(lambda: len(ledger.done) == 84)
+        assert not [number for number in ledger.done if number % 8 == 3]
         assert standing.buffered == 12
         await former.close()  # the broker delivers its messages first
-        await eventually(flow.done)
-        await eventually(lambda: bundles(queue) == ["k % 1 == 0"])
-    assert flow.wrong == []
+        await eventually(lambda: len(ledger.done) == 96)
+        await eventually(lambda: bundles(reader) == ["k % 1 == 0"])
+    await task
+    assert ledger.wrong == []
 
 
 async def test_a_message_put_back_does_not_show_that_the_former_owner_has_gone(
-    bmq_connect: Connect, bmq_queue_uri: str, flow: Flow
+    writer: bmq.Queue, reader: bmq.Queue, open_reader: Open
 ) -> None:
-    former = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
+    former = await open_reader()
     await former.subscribe("(k - 3) % 8 == 0", priority=-1000).open()
-    queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    async with queue.group("k", **OPTIONS) as group:
+    async with reader.group("k", **OPTIONS) as group:
         await eventually(lambda: len(group.owned) == 8)
-        await flow.post()
+        await post(writer, *range(24))
         message = await group.receive()
-        blocked = next(each for each in queue.consumers if each.expressions == ["(k - 3) % 8 == 0"])
+        blocked = next(each for each in reader.consumers if each.expressions == ["(k - 3) % 8 == 0"])
         blocked.put_back([message])
         received = [await group.receive() for _ in range(21)]
         assert 3 in [group.bucket_of(each) for each in received]
-        await eventually(lambda: bundles(queue))
-        assert bundles(queue) == ["(k - 1) % 4 == 0", "(k - 7) % 8 == 0", "k % 2 == 0"]
+        await eventually(lambda: bundles(reader))
+        assert bundles(reader) == WITHOUT_BUCKET_3
 
 
 async def test_messages_with_a_negative_bucket_go_where_they_went_without_bundles(
-    bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
+    writer: bmq.Queue, reader: bmq.Queue
 ) -> None:
-    writer = await bmq_session.open_queue(bmq_queue_uri, write=True)
-    queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    received: list[tuple[int | None, object]] = []
-
-    async def handle(group: bmq.groups.Group) -> None:
-        async for message in group:
-            async with message:
-                received.append((group.bucket_of(message), message.properties["bmq_bucket"]))
-
-    async with queue.group(**OPTIONS) as group:
-        handling = asyncio.create_task(handle(group))
+    async with reader.group(**OPTIONS) as group:
         await eventually(lambda: len(group.owned) == 8)
         for bucket in range(8):
             await writer.post(b"x", properties={"bmq_bucket": bucket})
-        await eventually(lambda: bundles(queue) == ["bmq_bucket % 1 == 0"])
-        received.clear()
-        for bucket in (-4, -8, -3, 2**62):
+            (await group.receive(timeout=20)).confirm()
+        await eventually(lambda: bundles(reader) == ["bmq_bucket % 1 == 0"])
+        for bucket, wanted in ((-4, None), (-8, 0), (-3, None), (2**62, 0)):
             await writer.post(b"x", properties={"bmq_bucket": bucket})
-        await eventually(lambda: len(received) == 4)
-        assert sorted(received, key=repr) == sorted([(None, -4), (0, -8), (None, -3), (0, 2**62)], key=repr)
-    await handling
+            message = await group.receive(timeout=20)
+            assert (group.bucket_of(message), message.properties["bmq_bucket"]) == (wanted, bucket)
 
 
 async def test_a_refused_bundle_is_left_out(
-    bmq_connect: Connect,
-    bmq_queue_uri: str,
-    flow: Flow,
-    tasks: list[asyncio.Task[None]],
-    monkeypatch: pytest.MonkeyPatch,
+    writer: bmq.Queue, reader: bmq.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, refused = Consumer.open, list[str]()
 
     async def refuse(self: Consumer) -> Consumer:
-        if self.queue is queue and 0 < self.options.priority < BUNDLES:
+        if self.queue is reader and 0 < self.options.priority < BUNDLES:
             refused.append(str(self.expression))
             await self.close()
             raise bmq.ConfigureQueueError("too many subscriptions")
         return await opened(self)
 
     monkeypatch.setattr(Consumer, "open", refuse)
-    queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    async with queue.group("k", **OPTIONS) as group:
-        tasks.append(asyncio.create_task(flow.handle(group)))
+    ledger = Ledger(8)
+    async with reader.group("k", **OPTIONS) as group:
+        task = asyncio.create_task(handle(group, "one", ledger))
         await eventually(lambda: len(group.owned) == 8)
-        await flow.post()
+        await post(writer, *range(24))
         await eventually(lambda: refused)
-        await flow.post(5)
-        await eventually(flow.done)
-        assert bundles(queue) == []
-    assert flow.wrong == []
+        await post(writer, *range(24, 144))
+        await eventually(lambda: len(ledger.done) == 144)
+        assert bundles(reader) == []
+    await task
+    assert ledger.wrong == []
 
 
 def test_without_a_power_of_two_a_bundle_of_integer_keys_could_differ_from_its_buckets() -> None:
     """The lowest keys overflow: they are in another bucket of 6 than of 2."""
-    asked: list[str] = []
-
-    class Queue:
-        def subscribe(self, expression: object, **limits: object) -> Any:
-            asked.append(str(expression))
-            raise AssertionError("no bundle is asked for")
-
-    parts: Any = Queue(), None, [None] * 6, "k", None
-    made = Bundles(*parts)
-    made.change(range(6))
-    assert asked == []
+    parts: Any = None, None, [None] * 6, "k", None
+    Bundles(*parts).change(range(6))  # asks no queue for a bundle

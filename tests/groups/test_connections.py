@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,10 +12,8 @@ import pytest
 import bmq
 from bmq.client.consumer import Consumer
 from bmq.testing import FaultProxy
-from tests.groups.test_exclusive import OPTIONS, Ledger, handle, post
+from tests.groups.conftest import OPTIONS, Connect, Open, Proxied
 from tests.waiting import eventually
-
-Connect = Callable[..., Awaitable[bmq.Session]]
 
 
 async def test_a_member_with_more_messages_than_its_memory_holds_keeps_its_lease(
@@ -33,10 +30,9 @@ async def test_a_member_with_more_messages_than_its_memory_holds_keeps_its_lease
         posting = asyncio.create_task(writer.post_many(large))
         message = await group.receive(timeout=10)
         await eventually(lambda: session.health().degraded)
-        coordinator = group._coordinator
-        assert coordinator is not None
-        until = coordinator._member.lease_until
-        await eventually(lambda: coordinator._member.lease_until > until + 3 * OPTIONS["lease"])
+        member = group._coordinator._member
+        until = member.lease_until
+        await eventually(lambda: member.lease_until > until + 3 * OPTIONS["lease"])
         assert group.stats().waiting < 40  # an answer behind the messages would need memory for all of them
         message.confirm()
         for _ in range(79):
@@ -45,53 +41,19 @@ async def test_a_member_with_more_messages_than_its_memory_holds_keeps_its_lease
         (await posting).raise_for_failures()
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["messages", "agreement"])
-async def test_a_member_begins_anew_after_the_loss_of_either_connection(
-    which: int,
-    bmq_connect: Connect,
-    bmq_broker: bmq.broker.Broker,
-    writer: bmq.Queue,
-    bmq_queue_uri: str,
-) -> None:
-    ledger = Ledger()
-    new = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
-        old = await session.open_queue(bmq_queue_uri, read=True)
-        async with old.group("k", **OPTIONS) as first, new.group("k", **OPTIONS) as second:
-            await eventually(lambda: len(first.owned) == 3 and len(second.owned) == 3)
-            fences = {bucket: first.fence(bucket) for bucket in first.owned}
-            await post(writer, 0, 60)
-            await eventually(lambda: first.stats().waiting == 30)
-            proxy.connections[which].cut()
-            await eventually(lambda: not first.owned)
-            tasks = [asyncio.create_task(handle(first, "old", ledger))]
-            tasks.append(asyncio.create_task(handle(second, "new", ledger)))
-            await post(writer, 60, 60)
-            await eventually(lambda: len(first.owned) == 3 and len(second.owned) == 3)
-            await eventually(lambda: len(ledger.done) == 120)
-            assert all(first.fence(bucket) not in fences.values() for bucket in first.owned)
-        await asyncio.gather(*tasks)
-    assert not ledger.wrong
-    assert len(ledger.handled) == 120
-
-
-async def test_leaving_ends_the_connection_of_the_agreement(
-    bmq_broker: bmq.broker.Broker, bmq_queue_uri: str
-) -> None:
-    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
-        queue = await session.open_queue(bmq_queue_uri, read=True)
-        async with queue.group("k", **OPTIONS) as group:
-            await eventually(lambda: len(group.owned) == 6)
-            assert len(proxy.connections) == 2
-        await eventually(lambda: len(proxy.connections) == 1)
-        # Without the connection there is nobody to tell, and nothing to wait for.
-        queue = await session.open_queue(bmq_queue_uri, read=True)
-        async with queue.group("k", **OPTIONS) as group:
-            await eventually(lambda: len(group.owned) == 6)
-            proxy.refuse()
-            proxy.cut()
-            await eventually(lambda: not group.owned)
-    assert not proxy.connections
+async def test_leaving_ends_the_connection_of_the_agreement(proxied: Proxied) -> None:
+    proxy, queue = proxied
+    async with queue.group("k", **OPTIONS) as group:
+        await eventually(lambda: len(group.owned) == 6)
+        assert len(proxy.connections) == 2
+    await eventually(lambda: len(proxy.connections) == 1)
+    # Without the connection there is nobody to tell, and nothing to wait for.
+    queue = await queue.session.open_queue(queue.uri, read=True)
+    async with queue.group("k", **OPTIONS) as group:
+        await eventually(lambda: len(group.owned) == 6)
+        proxy.refuse()
+        proxy.cut()
+        await eventually(lambda: not group.owned)
 
 
 async def test_leaving_a_silent_broker_ends_after_the_lease(
@@ -110,17 +72,14 @@ async def test_leaving_a_silent_broker_ends_after_the_lease(
         await session.close(timeout=0)
 
 
-async def test_the_end_of_the_session_ends_both_connections(
-    bmq_broker: bmq.broker.Broker, bmq_queue_uri: str
-) -> None:
-    async with FaultProxy(bmq_broker.uri) as proxy:
-        async with bmq.connect(proxy.uri) as session:
-            queue = await session.open_queue(bmq_queue_uri, read=True)
-            group = await queue.group("k", **OPTIONS)
-            await eventually(lambda: len(group.owned) == 6)
-        await eventually(lambda: not proxy.connections)
-        with pytest.raises(bmq.QueueClosed):
-            await group.receive(timeout=10)
+async def test_the_end_of_the_session_ends_both_connections(proxied: Proxied) -> None:
+    proxy, queue = proxied
+    group = await queue.group("k", **OPTIONS)
+    await eventually(lambda: len(group.owned) == 6)
+    await queue.session.close()
+    await eventually(lambda: not proxy.connections)
+    with pytest.raises(bmq.QueueClosed):
+        await group.receive(timeout=10)
 
 
 async def test_a_join_without_a_second_connection_fails_and_can_be_repeated(
@@ -139,30 +98,25 @@ async def test_a_join_without_a_second_connection_fails_and_can_be_repeated(
 
 
 async def test_the_leader_keeps_its_mark_if_it_arrives_again_on_the_same_connection(
-    bmq_broker: bmq.broker.Broker, bmq_queue_uri: str
+    bmq_broker: bmq.broker.Broker, proxied: Proxied
 ) -> None:
     """A new primary delivers unconfirmed messages again."""
-    async with FaultProxy(bmq_broker.uri) as proxy, bmq.connect(proxy.uri) as session:
-        queue = await session.open_queue(bmq_queue_uri, read=True)
-        bmq_broker.faults.duplicate_pushes()
-        async with queue.group("k", **OPTIONS) as group:
-            await eventually(lambda: len(group.owned) == 6)
-            bmq_broker.faults.clear()
-            proxy.cut()
-            await eventually(lambda: not group.owned)
-            # The broker would drop another first mark as a duplicate.
-            await eventually(lambda: len(group.owned) == 6)
+    proxy, queue = proxied
+    bmq_broker.faults.duplicate_pushes()
+    async with queue.group("k", **OPTIONS) as group:
+        await eventually(lambda: len(group.owned) == 6)
+        bmq_broker.faults.clear()
+        proxy.cut()
+        await eventually(lambda: not group.owned)
+        # The broker would drop another first mark as a duplicate.
+        await eventually(lambda: len(group.owned) == 6)
 
 
 @pytest.mark.parametrize(
     "refused", ['!= "[^"]+"$', r'&& bmq_from != ""$', "^exists"], ids=["open", "narrow", "close"]
 )
 async def test_requests_of_a_candidate_that_the_broker_refuses_are_repeated(
-    refused: str,
-    bmq_connect: Connect,
-    bmq_queue_uri: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    refused: str, open_reader: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure, left = Consumer.configure, [1, 2]
 
@@ -173,7 +127,7 @@ async def test_requests_of_a_candidate_that_the_broker_refuses_are_repeated(
         await configure(self, expression, **limits)
 
     monkeypatch.setattr(Consumer, "configure", refuse)
-    queues = [await (await bmq_connect()).open_queue(bmq_queue_uri, read=True) for _ in range(2)]
+    queues = [await open_reader() for _ in range(2)]
     groups = await asyncio.gather(*(queue.group("k", **OPTIONS) for queue in queues))
     await eventually(lambda: [len(group.owned) for group in groups] == [3, 3])
     assert not left
@@ -182,23 +136,22 @@ async def test_requests_of_a_candidate_that_the_broker_refuses_are_repeated(
 
 
 async def test_a_member_whose_host_falls_ill_passes_its_buckets_on(
-    bmq_broker: bmq.broker.Broker, bmq_queue_uri: str
+    bmq_broker: bmq.broker.Broker, reader: bmq.Queue
 ) -> None:
     host = bmq.health.HostHealth()
-    async with bmq.connect(bmq_broker.uri, host_health=host) as ill, bmq.connect(bmq_broker.uri) as well:
-        queue = await ill.open_queue(bmq_queue_uri, read=True, suspends_on_bad_host_health=True)
+    async with bmq.connect(bmq_broker.uri, host_health=host) as ill:
+        queue = await ill.open_queue(reader.uri, read=True, suspends_on_bad_host_health=True)
         first = await queue.group("k", **OPTIONS)
         await eventually(lambda: len(first.owned) == 6)
-        second = await (await well.open_queue(bmq_queue_uri, read=True)).group("k", **OPTIONS)
-        await eventually(lambda: len(first.owned) == len(second.owned) == 3)
-        least = min(each.fence(bucket) for each in (first, second) for bucket in each.owned)
-        for _ in range(2):
-            host.set(False)
-            await eventually(lambda: len(second.owned) == 6 and not first.owned)
-            host.set(True)
+        async with reader.group("k", **OPTIONS) as second:
             await eventually(lambda: len(first.owned) == len(second.owned) == 3)
-        assert all(each.fence(bucket) > least for each in (first, second) for bucket in each.owned)
-        host.set(False)
-        await eventually(lambda: len(second.owned) == 6)
-        await first.close()
-        await second.close()
+            least = min(each.fence(bucket) for each in (first, second) for bucket in each.owned)
+            for _ in range(2):
+                host.set(False)
+                await eventually(lambda: len(second.owned) == 6 and not first.owned)
+                host.set(True)
+                await eventually(lambda: len(first.owned) == len(second.owned) == 3)
+            assert all(each.fence(bucket) > least for each in (first, second) for bucket in each.owned)
+            host.set(False)
+            await eventually(lambda: len(second.owned) == 6)
+            await first.close()

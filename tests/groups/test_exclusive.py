@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -19,80 +19,9 @@ from bmq.protocol.client.queue import QueueCore
 from bmq.protocol.client.subscription import SubscriptionCore
 from bmq.subscriptions import Expression
 from bmq.testing import FaultProxy, Simulation
+from tests.groups.conftest import OPTIONS, Connect, Open, post
 from tests.sweeps import sweep
 from tests.waiting import eventually
-
-Connect = Callable[..., Awaitable[bmq.Session]]
-OPTIONS: dict[str, Any] = {"buckets": 6, "lease": 0.5}
-
-
-class Ledger:
-    """The messages handled by the members, in order, and violations of the order of a bucket."""
-
-    def __init__(self) -> None:
-        self.handled: list[tuple[str, int, int]] = []
-        self.done: set[int] = set()
-        self.latest: dict[int, int] = {}
-        self.fences: dict[int, int] = {}
-        self.wrong: list[str] = []
-
-    def begin(self, name: str, bucket: int, number: int, fence: int) -> None:
-        if fence < self.fences.get(bucket, 0):
-            self.wrong.append(f"{name}: bucket {bucket} under fence {fence} after {self.fences[bucket]}")
-        self.fences[bucket] = max(fence, self.fences.get(bucket, 0))
-        earlier = range(bucket, number, OPTIONS["buckets"])
-        if any(each not in self.done for each in earlier):
-            self.wrong.append(f"{name}: {number} of bucket {bucket} before earlier ones are done")
-        self.handled.append((name, bucket, number))
-
-
-async def handle(group: bmq.groups.Group, name: str, ledger: Ledger, pause: float = 0.0) -> None:
-    async for message in group:
-        async with message:
-            number, bucket = int(message.data), group.bucket_of(message)
-            assert bucket is not None
-            ledger.begin(name, bucket, number, group.fence(bucket))
-            if pause:
-                await asyncio.sleep(pause)
-            ledger.done.add(number)
-
-
-async def post(queue: bmq.Queue, first: int, count: int) -> None:
-    report = await queue.post_many(bmq.PutMessage(b"%d" % n, {"k": n}) for n in range(first, first + count))
-    report.raise_for_failures()
-
-
-async def test_a_busy_member_finishes_its_messages_before_a_new_member_begins(
-    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str
-) -> None:
-    ledger, seen = Ledger(), list[GroupEvent]()
-    old = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    new = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    async with old.group("k", on_event=seen.append, **OPTIONS) as first:
-        await eventually(lambda: len(first.owned) == 6)
-        fences = {bucket: first.fence(bucket) for bucket in range(6)}
-        await post(writer, 0, 120)
-        tasks = [asyncio.create_task(handle(first, "old", ledger, 0.002))]
-        await eventually(lambda: ledger.done)
-        async with new.group("k", **OPTIONS) as second:
-            tasks.append(asyncio.create_task(handle(second, "new", ledger)))
-            await post(writer, 120, 60)
-            await eventually(lambda: len(second.owned) == 3 and len(first.owned) == 3)
-            await post(writer, 180, 60)
-            await eventually(lambda: len(ledger.done) == 240)
-            assert first.owned | second.owned == frozenset(range(6))
-            assert all(second.fence(bucket) > fences[bucket] for bucket in second.owned)
-            moved = sorted(second.owned)
-        await eventually(lambda: len(first.owned) == 6)
-        await post(writer, 240, 60)
-        await eventually(lambda: len(ledger.done) == 300)
-    await asyncio.gather(*tasks)
-    assert not ledger.wrong
-    assert len(ledger.handled) == 300
-    assert {
-        event.bucket for event in seen if isinstance(event, Lost) and event.reason is Reason.MOVED
-    } == set(moved)
-    assert sum(isinstance(event, Gained) for event in seen) == 9
 
 
 async def test_a_member_without_an_answer_hands_out_nothing_after_its_lease(
@@ -102,7 +31,7 @@ async def test_a_member_without_an_answer_hands_out_nothing_after_its_lease(
         queue = await session.open_queue(bmq_queue_uri, read=True)
         async with queue.group("k", **OPTIONS) as group:
             await eventually(lambda: len(group.owned) == 6)
-            await post(writer, 0, 12)
+            await post(writer, *range(12))
             (await group.receive(timeout=10)).confirm()
             await eventually(lambda: group.stats().waiting == 11)
             proxy.swallow()
@@ -116,51 +45,44 @@ async def test_a_member_without_an_answer_hands_out_nothing_after_its_lease(
                 (await group.receive(timeout=10)).confirm()
 
 
-async def test_no_window_of_a_bucket_is_ever_full(
-    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str
-) -> None:
+async def test_no_window_of_a_bucket_is_ever_full(writer: bmq.Queue, reader: bmq.Queue) -> None:
     """A real broker loses the order of the messages behind a full window."""
-    queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    async with queue.group("k", max_unconfirmed_messages=2, **OPTIONS) as group:
+    async with reader.group("k", max_unconfirmed_messages=2, **OPTIONS) as group:
         await eventually(lambda: len(group.owned) == 6)
-        await post(writer, 0, 60)
+        await post(writer, *range(60))
         await eventually(lambda: group.stats().waiting == 60)
         taken = [int((await group.receive(timeout=10)).data) for _ in range(60)]
         assert [n for n in taken if n % 6 == 1] == list(range(1, 60, 6))
 
 
-async def test_a_subscription_to_nothing_stands_above_all_buckets(
-    bmq_connect: Connect, bmq_queue_uri: str
-) -> None:
+async def test_a_subscription_to_nothing_stands_above_all_buckets(reader: bmq.Queue) -> None:
     """A real broker stops the whole queue if the first evaluated expression has a window of 0."""
-    queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    async with queue.group("k", **OPTIONS) as group:
+    async with reader.group("k", **OPTIONS) as group:
         await eventually(lambda: len(group.owned) == 6)
-        first, second, *_ = sorted(queue.consumers, key=lambda each: -each.options.priority)
+        first, second, *_ = sorted(reader.consumers, key=lambda each: -each.options.priority)
         assert first.options.priority > second.options.priority
         assert first.options.max_unconfirmed_messages > 0
         (text,) = first.expressions
         assert not any(
             Expression(text, strict=False).matches({"k": 0, "bmq_none": each}) for each in (0, 1, -1, "")
         )
-    assert not queue.consumers
+    assert not reader.consumers
 
 
 @pytest.mark.parametrize("other", [{"buckets": 8}, {"expression": "x == 1"}, {"key": "j"}])
 async def test_a_member_that_differs_from_the_group_ends_with_an_error(
-    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str, other: dict[str, Any]
+    writer: bmq.Queue, reader: bmq.Queue, open_reader: Open, other: dict[str, Any]
 ) -> None:
     """Otherwise, buckets known to a single member would have no owner."""
-    old = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    new = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True)
-    async with old.group("k", **OPTIONS) as first:
+    new = await open_reader()
+    async with reader.group("k", **OPTIONS) as first:
         await eventually(lambda: len(first.owned) == 6)
         group = new.group(**{"key": "k", **OPTIONS, **other})
         with pytest.raises(bmq.UsageError, match="same key, buckets and expression"):
             await group.receive(timeout=10)
         await group.close()
         await eventually(lambda: len(first.owned) == 6)
-        await post(writer, 0, 12)
+        await post(writer, *range(12))
         for _ in range(12):
             (await first.receive(timeout=10)).confirm()
 
@@ -192,20 +114,30 @@ def test_members_that_left_together_are_not_awaited_after_a_change(other: dict[s
 
 
 def test_a_bucket_moves_only_when_its_messages_are_confirmed() -> None:
+    seen: list[GroupEvent] = []
+
     async def main(sim: Simulation) -> None:
         uri = sim.broker().uri
         async with bmq.connect(uri) as one, bmq.connect(uri) as two:
             old = await one.open_queue("bmq://bmq.test.mem.priority/q", read=True, write=True)
             new = await two.open_queue(old.uri, read=True)
-            await post(old, 0, 6)
-            async with old.group("k", buckets=6) as first:
+            await post(old, *range(6))
+            async with old.group("k", buckets=6, on_event=seen.append) as first:
                 held = [await first.receive() for _ in range(6)]
+                fences = [first.fence(bucket) for bucket in range(6)]
                 async with new.group("k", buckets=6) as second:
                     await asyncio.sleep(60)
                     assert not second.owned
                     for message in held:
                         message.confirm()
                     await sim.until(lambda: len(first.owned) == len(second.owned) == 3)
+                    assert first.owned | second.owned == set(range(6))
+                    assert all(second.fence(bucket) > fences[bucket] for bucket in second.owned)
+                    moved = [each for each in seen if isinstance(each, Lost)]
+                    assert {each.bucket for each in moved} == second.owned
+                    assert {each.reason for each in moved} == {Reason.MOVED}
+                await sim.until(lambda: len(first.owned) == 6)
+                assert sum(isinstance(each, Gained) for each in seen) == 9
 
     sim = Simulation(1)
     sim.run(main, sim)

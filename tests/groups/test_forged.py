@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -14,9 +13,9 @@ import pytest
 import bmq
 from bmq.groups._coordinator import decoded, encoded
 from bmq.groups._protocol import Crown, Order, Report
+from tests.groups.conftest import Ledger, Open, handle, post
 from tests.waiting import eventually
 
-Connect = Callable[..., Awaitable[bmq.Session]]
 OPTIONS: dict[str, Any] = {"buckets": 4, "lease": 0.3}
 CROWN: dict[str, Any] = {"kind": "crown", "who": "zz", "term": 7, "fence": 7, "members": None}
 FORGED: dict[str, bytes] = {
@@ -38,6 +37,10 @@ FORGED: dict[str, bytes] = {
 FORGED |= {"no JSON": b"{", "nested": b"[" * 10_000, "no UTF-8": b'{"kind":"crown","who":"\xff"}'}
 
 
+def forged(control: bmq.Queue, *payloads: bytes, to: str = "") -> Any:
+    return control.post_many(bmq.PutMessage(payload, {"bmq_from": "", "bmq_to": to}) for payload in payloads)
+
+
 @pytest.mark.parametrize(
     ("payloads", "while_it_runs"),
     [*(([payload], False) for payload in FORGED.values()), ([*FORGED.values()], True)],
@@ -46,82 +49,51 @@ FORGED |= {"no JSON": b"{", "nested": b"[" * 10_000, "no UTF-8": b'{"kind":"crow
 async def test_a_group_goes_on_after_a_forged_crown_and_after_a_restart(
     payloads: list[bytes],
     while_it_runs: bool,
-    bmq_connect: Connect,
-    bmq_queue_uri: str,
+    bmq_session: bmq.Session,
+    writer: bmq.Queue,
+    open_reader: Open,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    session = await bmq_connect()
-    queue = await session.open_queue(bmq_queue_uri, write=True)
-    control = await session.open_queue(f"{bmq_queue_uri}.group", write=True)
-
-    async def forge() -> None:
-        await control.post_many(
-            bmq.PutMessage(payload, {"bmq_from": "", "bmq_to": ""}) for payload in payloads
-        )
-
-    async def handle(group: bmq.groups.Group) -> None:
-        async for message in group:
-            seen.add(int(message.data))
-            message.confirm()
-
-    seen: set[int] = set()
+    control = await bmq_session.open_queue(f"{writer.uri}.group", write=True)
+    ledger = Ledger(4)
     if not while_it_runs:
-        await forge()
+        await forged(control, *payloads)
     for round_of_members in range(2):
-        queues = [await (await bmq_connect()).open_queue(bmq_queue_uri, read=True) for _ in range(2)]
+        queues = await open_reader(), await open_reader()
         async with queues[0].group("k", **OPTIONS) as one, queues[1].group("k", **OPTIONS) as two:
-            tasks = [asyncio.create_task(handle(group)) for group in (one, two)]
+            tasks = [asyncio.create_task(handle(group, "", ledger)) for group in (one, two)]
             await eventually(lambda: len(one.owned) == len(two.owned) == 2, 10.0)
             if while_it_runs and not round_of_members:
-                await forge()
+                await forged(control, *payloads)
                 await eventually(lambda: "is skipped" in caplog.text)
             numbers = range(20 * round_of_members, 20 * round_of_members + 20)
-            await queue.post_many(bmq.PutMessage(b"%d" % n, {"k": n}) for n in numbers)
-            await eventually(partial(seen.issuperset, numbers), 10.0)
-            for task in tasks:
-                task.cancel()
-    assert f"a message of control queue {bmq_queue_uri}.group is skipped" in caplog.text
+            await post(writer, *numbers)
+            await eventually(partial(ledger.done.issuperset, numbers), 10.0)
+        await asyncio.gather(*tasks)
+    assert not ledger.wrong
+    assert f"a message of control queue {control.uri} is skipped" in caplog.text
     assert len([each for each in caplog.messages if "is skipped" in each]) <= 4, "one line for each member"
 
 
 async def test_the_members_of_a_group_survive_what_anybody_may_write(
-    bmq_connect: Connect, bmq_queue_uri: str
+    bmq_session: bmq.Session, writer: bmq.Queue, reader: bmq.Queue
 ) -> None:
     """Each member of each kind of message has a value of another type or out of range."""
-    session = await bmq_connect()
-    control = await session.open_queue(f"{bmq_queue_uri}.group", write=True)
-    queue = await (await bmq_connect()).open_queue(bmq_queue_uri, read=True, write=True)
-    async with queue.group("k", **OPTIONS) as group:
+    control = await bmq_session.open_queue(f"{writer.uri}.group", write=True)
+    async with reader.group("k", **OPTIONS) as group:
         await eventually(lambda: len(group.owned) == 4)
-        coordinator: Any = group._coordinator
+        coordinator = group._coordinator
         who, text = coordinator._member.who, coordinator._text
-        await control.post_many(
-            bmq.PutMessage(payload, {"bmq_from": "", "bmq_to": to})
-            for payload in _damaged(text, who)
-            for to in ("", who)
-        )
+        for to in ("", who):
+            await forged(control, *_damaged(text, who), to=to)
         for number in range(8):
-            await queue.post(b"x", properties={"k": number})
-            async with asyncio.timeout(5):
-                (await group.receive()).confirm()
+            await post(writer, number)
+            (await group.receive(timeout=5)).confirm()
         assert len(group.owned) == 4
 
 
-ODD: list[Any] = [
-    None,
-    [],
-    {},
-    "x",
-    -1,
-    2**31,
-    2**53,
-    10**30,
-    1e300,
-    True,
-    [[]],
-    {"1": [1]},
-    {"1": [2**31, "OPEN"]},
-]
+NUMBERS: list[Any] = [-1, 2**31, 2**53, 10**30, 1e300, True]
+ODD: list[Any] = [*NUMBERS, None, [], {}, "x", [[]], {"1": [1]}, {"1": [2**31, "OPEN"]}]
 
 
 def _damaged(text: str, who: str) -> list[bytes]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,44 +21,46 @@ FAULTS: tuple[str, ...] = ("join", "leave", "kill", "cut", "pause", "failover", 
 
 
 class Run(NamedTuple):
-    """A configuration: the faults, such as ``kill cut``, and members, buckets and messages."""
+    """A configuration: the faults, such as ``kill cut``, and members, buckets and messages.
+
+    Attributes:
+        joined: the members at the start, if fewer than all.
+        start: steady, empty, ``Old`` or ``Claimant`` (see ``Cases.tla``).
+        checks: invariants beside the guarantees.
+        constraint: the states to visit, if not all.
+        at_last: whether every fair run reaches a state of rest.
+        traces: whether the run writes traces, for a test.
+    """
 
     faults: str = ""
     size: tuple[int, int, int] = (3, 2, 5)
-    #: The members at the start, if fewer than all.
     joined: int | None = None
-    #: The start: steady, empty, ``Old`` or ``Claimant`` (see ``Cases.tla``).
     start: str = "steady"
     orders: int = 1
     any_clock: bool = False
     mistake: str = "none"
-    #: Invariants beside the guarantees.
     checks: tuple[str, ...] = ("NeverStuck",)
-    #: The states to visit, if not all.
     constraint: str = ""
-    #: Whether every fair run reaches a state of rest.
     at_last: bool = False
-    #: Whether the run writes traces for ``test_replay.py``.
     traces: bool = False
 
 
 class Election(NamedTuple):
-    """A configuration of ``Crowns.tla``: the faults, such as ``kill cut``, and the number of members."""
+    """A configuration of ``Crowns.tla``: the faults, and the number of members; else as for a :class:`Run`.
+
+    Attributes:
+        steady: whether member 1 leads at the start.
+        prompt: whether the broker delivers at once.
+    """
 
     faults: str = ""
     members: int = 2
-    #: The members at the start, if fewer than all.
     joined: int | None = None
-    #: Whether member 1 leads at the start.
     steady: bool = False
     mistake: str = "none"
-    #: Whether the broker delivers at once.
     prompt: bool = True
-    #: The invariants.
     checks: tuple[str, ...] = ("Proof", "FencesGrow", "Covered")
-    #: Whether every fair run reaches a state of rest.
     at_last: bool = False
-    #: Whether the run writes traces for ``test_election.py``.
     traces: bool = False
 
 
@@ -69,31 +72,18 @@ TRACES = (3, 2, 2)
 BEFORE = "beat cut early pause pause"
 
 
-def _mistake(
-    mistake: str,
-    faults: str,
-    size: tuple[int, int, int] = (2, 1, 2),
-    joined: int | None = None,
-    start: str = "steady",
-    orders: int = 1,
-    any_clock: bool = False,
-    checks: tuple[str, ...] = (),
-) -> Run:
-    return Run(faults, size, joined, start, orders, any_clock, mistake, checks)
+_mistake = partial(Run, size=(2, 1, 2), checks=())
 
 
 RUNS: dict[str, Run | Election] = {
     # The election.
     "election": Election(),
-    "election-late": Election(prompt=False),
     "election-kill": Election("kill"),
     "election-leave": Election("leave beat", steady=True),
     "election-cut": Election("cut", steady=True),
     "election-join": Election("leave", 3, 2, steady=True),
-    "election-3": Election("", 3),
     "election-last": Election(at_last=True),
     "election-late-kill": Election("kill", prompt=False),
-    "election-last-kill": Election("kill", at_last=True),
     # Planted mistakes of the election.
     "own-report": Election("leave", 3, 2, True, "any own report is a proof", checks=("FencesGrow",)),
     "others-first": Election("kill", mistake="OTHERS closes first"),
@@ -102,7 +92,6 @@ RUNS: dict[str, Run | Election] = {
     "any-age": Election("kill", mistake="a report of any age is a proof", prompt=False, checks=("Proof",)),
     "redelivered": Election("kill", mistake="a redelivered report is a proof", checks=("Proof",)),
     "with-crown": Election(mistake="gives way with a crown"),
-    "confirms": Election("kill", mistake="confirms the crown at once", checks=(), at_last=True),
     "anybody": Election(mistake="gives way to anybody", checks=(), at_last=True),
     "never-wakes": Election(mistake="never wakes up", checks=(), at_last=True),
     "no-time": Election("kill", mistake="no time", checks=(), at_last=True),
@@ -112,11 +101,8 @@ RUNS: dict[str, Run | Election] = {
     "join": Run(joined=2),
     "pause": Run("pause", any_clock=True),
     "leave": Run("leave"),
-    "cut": Run("cut"),
-    "crash": Run("crash"),
     "leave-225": Run("leave", (2, 2, 5)),
     "cut-225": Run("cut", (2, 2, 5)),
-    "crash-225": Run("crash", (2, 2, 5)),
     "cut-211": Run("cut", (2, 1, 1)),
     "leave-322": Run("leave", (3, 2, 2)),
     "thrift": Run("leave", (2, 1, 0), checks=(*STUCK, "Thrift")),
@@ -132,10 +118,6 @@ RUNS: dict[str, Run | Election] = {
     ),
     # Pairs of faults.
     "kill-failover": Run("kill failover"),
-    "kill-pause": Run("kill pause", any_clock=True),
-    "cut-kill": Run("cut kill"),
-    "leave-kill": Run("leave kill"),
-    "failover-pause": Run("failover pause", any_clock=True),
     "failover-pause-212": Run("failover pause", (2, 1, 2), any_clock=True),
     # Everything is handled at last.
     "last-none": Run("", SMALL, start="empty", at_last=True),
@@ -148,38 +130,38 @@ RUNS: dict[str, Run | Election] = {
     "last-cut": Run("cut", SMALL, at_last=True),
     "last-kill-222": Run("kill", (2, 2, 2), at_last=True),
     # Planted mistakes.
-    "absent": _mistake("absent is released", "leave", (2, 1, 0), checks=("Thrift",)),
-    "old-reports": _mistake("old reports are believed", f"kill {BEFORE}", (3, 1, 2), start="Old"),
+    "absent": _mistake("leave", size=(2, 1, 0), mistake="absent is released", checks=("Thrift",)),
+    "old-reports": _mistake(
+        f"kill {BEFORE}", size=(3, 1, 2), start="Old", mistake="old reports are believed"
+    ),
     "any-grant": _mistake(
-        "any grant is believed", f"kill beat beat {BEFORE}", (3, 1, 2), start="Old", orders=2
+        f"kill beat beat {BEFORE}", size=(3, 1, 2), start="Old", orders=2, mistake="any grant is believed"
     ),
-    "reused": _mistake("fences are reused", "kill", (3, 1, 2), any_clock=True),
-    "renew": _mistake("old orders renew", "cut beat"),
-    "lease": _mistake("lease ignored", "cut"),
-    "collects": _mistake("collects no reports", "cut"),
-    "keeps": _mistake("keeps lost buckets", "cut"),
-    "priority": _mistake("same priority", "pause", any_clock=True),
-    "confirmed": _mistake("confirmed at once", "kill"),
-    "withdraws": _mistake("withdraws at once", "", (2, 2, 2), joined=1),
-    "no-wait": _mistake("no wait for the old owner", "failover", (2, 2, 2), joined=1),
+    "reused": _mistake("kill", size=(3, 1, 2), any_clock=True, mistake="fences are reused"),
+    "renew": _mistake("cut beat", mistake="old orders renew"),
+    "lease": _mistake("cut", mistake="lease ignored"),
+    "collects": _mistake("cut", mistake="collects no reports"),
+    "keeps": _mistake("cut", mistake="keeps lost buckets"),
+    "priority": _mistake("pause", any_clock=True, mistake="same priority"),
+    "confirmed": _mistake("kill", mistake="confirmed at once"),
+    "withdraws": _mistake("", size=(2, 2, 2), joined=1, mistake="withdraws at once"),
+    "no-wait": _mistake("failover", size=(2, 2, 2), joined=1, mistake="no wait for the old owner"),
     "claimant": _mistake(
-        "leads before the crown is back", "kill", (3, 1, 2), start="Claimant", any_clock=True
+        "kill", size=(3, 1, 2), start="Claimant", any_clock=True, mistake="leads before the crown is back"
     ),
-    "equal": _mistake("leaders are equal", "kill cut", (3, 1, 0), checks=("OneTop",)),
-    "at-once": _mistake("bundles at once", "pause", any_clock=True),
-    "recalled": _mistake("keeps recalled bundles", "", (2, 2, 2), joined=1, checks=STUCK),
-    "beside": _mistake("drains beside a bundle", "", (2, 2, 3), joined=1),
-    "draining": _mistake("bundles while draining", "", (2, 2, 2), joined=1, checks=STUCK),
-    "lost-bundles": _mistake("keeps lost bundles", "cut"),
-    "replace": _mistake("bundles replace subscriptions", "pause", any_clock=True),
+    "equal": _mistake("kill cut", size=(3, 1, 0), mistake="leaders are equal", checks=("OneTop",)),
+    "at-once": _mistake("pause", any_clock=True, mistake="bundles at once"),
+    "recalled": _mistake("", size=(2, 2, 2), joined=1, mistake="keeps recalled bundles", checks=STUCK),
+    "beside": _mistake("", size=(2, 2, 3), joined=1, mistake="drains beside a bundle"),
+    "draining": _mistake("", size=(2, 2, 2), joined=1, mistake="bundles while draining", checks=STUCK),
+    "lost-bundles": _mistake("cut", mistake="keeps lost bundles"),
+    "replace": _mistake("pause", any_clock=True, mistake="bundles replace subscriptions"),
     # Mistakes that the properties do not show.
-    "valid-leave": _mistake("old orders are valid", "leave", orders=2, checks=STUCK),
-    "valid-join": _mistake("old orders are valid", "", (2, 2, 2), joined=1, orders=2, checks=STUCK),
-    "valid-old": _mistake(
-        "old orders are valid", f"kill beat {BEFORE}", (3, 1, 2), start="Old", orders=2, checks=STUCK
+    "valid-leave": _mistake("leave", orders=2, mistake="old orders are valid", checks=STUCK),
+    "valid-join": _mistake(
+        "", size=(2, 2, 2), joined=1, orders=2, mistake="old orders are valid", checks=STUCK
     ),
-    "valid-cut": _mistake("old orders are valid", "cut", (3, 1, 1), orders=2, checks=STUCK),
-    "opens": _mistake("opens early", "failover", (2, 2, 2), joined=1, checks=STUCK),
+    "opens": _mistake("failover", size=(2, 2, 2), joined=1, mistake="opens early", checks=STUCK),
     # Traces.
     "traces-a": Run("leave kill", TRACES, joined=2, start="empty", traces=True),
     "traces-b": Run("cut cut crash", TRACES, start="empty", traces=True),
@@ -195,67 +177,39 @@ RUNS: dict[str, Run | Election] = {
 }
 
 
-def _election(run: Election) -> str:
-    if run.traces:
-        specification = ["SPECIFICATION SpecTrace"]
-    elif run.at_last:
-        specification = ["SPECIFICATION FairSpec", "PROPERTY AtLast"]
-    else:
-        specification = ["SPECIFICATION Spec"]
-    return "\n".join(
-        [
-            "CONSTANTS",
-            f"  Count = {run.members}",
-            f"  Joined = {run.members if run.joined is None else run.joined}",
-            f"  Steady = {str(run.steady).upper()}",
-            "  Reports = 1",
-            f"  Prompt = {str(run.prompt and not run.traces).upper()}",
-            f"  Timely = {str(run.at_last).upper()}",
-            f'  Mistake = "{run.mistake}"',
-            "  Faults <- FaultsDef",
-            *specification,
-            *(f"INVARIANT {name}" for name in run.checks),
-            "CHECK_DEADLOCK FALSE",
-            "",
-        ]
-    )
-
-
 def configuration(run: Run | Election) -> str:
     """Return ``MC.cfg``."""
-    if isinstance(run, Election):
-        return _election(run)
-    members, buckets, messages = run.size
-    names = [f"m{number}" for number in range(1, members + 1)]
+    election = isinstance(run, Election)
+    members = run.members if election else run.size[0]
+    constants: dict[str, object] = {
+        "Joined": members if run.joined is None else run.joined,
+        "Steady": run.steady if election else run.start != "empty",
+        "Mistake": f'"{run.mistake}"',
+    }
+    if election:
+        constants |= {"Count": members, "Reports": 1, "Prompt": run.prompt and not run.traces}
+        constants |= {"Timely": run.at_last}
+        checks, symmetry, constraint, start = run.checks, [], [], ""
+    else:
+        names = [f"m{number}" for number in range(1, members + 1)]
+        constants |= {name: name for name in names} | {"Member": f"{{{', '.join(names)}}}"}
+        constants |= {"Buckets": run.size[1], "Messages": run.size[2], "Window": 1, "Orders": run.orders}
+        constants |= {"AnyClock": run.any_clock}
+        checks, symmetry = (*GUARANTEES, *run.checks), ["SYMMETRY Symmetry"]
+        constraint = [f"CONSTRAINT {run.constraint}"] if run.constraint else []
+        start = "" if run.start in {"steady", "empty"} else run.start
     if run.traces:
-        specification = ["  Assigned <- Chosen", "SPECIFICATION SpecTrace"]
+        specification = [*([] if election else ["  Assigned <- Chosen"]), "SPECIFICATION SpecTrace"]
     elif run.at_last:
         specification = ["SPECIFICATION FairSpec", "PROPERTY AtLast"]
     else:
-        start = "" if run.start in {"steady", "empty"} else run.start
-        specification = [f"SPECIFICATION Spec{start}", "SYMMETRY Symmetry"]
-    constraint = [f"CONSTRAINT {run.constraint}"] if run.constraint else []
-    return "\n".join(
-        [
-            "CONSTANTS",
-            *(f"  {name} = {name}" for name in names),
-            f"  Member = {{{', '.join(names)}}}",
-            f"  Buckets = {buckets}",
-            f"  Messages = {messages}",
-            f"  Joined = {members if run.joined is None else run.joined}",
-            f"  Steady = {str(run.start != 'empty').upper()}",
-            "  Window = 1",
-            f"  Orders = {run.orders}",
-            f"  AnyClock = {str(run.any_clock).upper()}",
-            f'  Mistake = "{run.mistake}"',
-            "  Faults <- FaultsDef",
-            *specification,
-            *(f"INVARIANT {name}" for name in (*GUARANTEES, *run.checks)),
-            *constraint,
-            "CHECK_DEADLOCK FALSE",
-            "",
-        ]
-    )
+        specification = [f"SPECIFICATION Spec{start}", *symmetry]
+    values = {
+        name: str(value).upper() if isinstance(value, bool) else value for name, value in constants.items()
+    }
+    lines = ["CONSTANTS", *(f"  {name} = {value}" for name, value in values.items()), "  Faults <- FaultsDef"]
+    lines += [*specification, *(f"INVARIANT {name}" for name in checks), *constraint]
+    return "\n".join([*lines, "CHECK_DEADLOCK FALSE", ""])
 
 
 def module(run: Run | Election) -> str:

@@ -21,7 +21,7 @@ __all__ = ["CROWNS", "FILE", "read"]
 
 FILE = Path(__file__).parent / "traces.xz"
 CROWNS = Path(__file__).parent / "crowns.xz"
-KEPT = (
+KEPT = [
     "step",
     "seat",
     "cov",
@@ -36,12 +36,8 @@ KEPT = (
     "conn",
     "life",
     "inc",
-    # of CrownTraces.tla
-    "st",
-    "net",
-    "up",
-    "order",
-)
+]
+KEPT += ["st", "net", "up", "order"]  # of CrownTraces.tla
 _TOKEN = re.compile(r'\s*(<<|>>|\|->|:>|@@|[{}\[\](),]|"[^"]*"|\w+)')
 
 

@@ -56,21 +56,8 @@ LEASE = 10.0
 _TAKE_OVER = 2 * LEASE
 _LONG_AGO = -100 * LEASE
 # Random walks put these steps off: losses are noticed late, and messages wait.
-_OFTEN = {
-    "notice": 0.02,
-    "post": 0.2,
-    "hand_out": 0.1,
-    "cut": 0.05,
-    "kill": 0.05,
-    "leave": 0.05,
-    "join": 0.2,
-    "pause": 0.05,
-    "expire": 0.1,
-    "unbundle": 0.05,
-    "freeze": 0.05,
-    "thaw": 0.03,
-    "depose": 0.05,
-}
+_OFTEN = dict.fromkeys(("cut", "kill", "leave", "pause", "unbundle", "freeze", "depose"), 0.05)
+_OFTEN |= {"notice": 0.02, "thaw": 0.03, "hand_out": 0.1, "expire": 0.1, "post": 0.2, "join": 0.2}
 
 
 class Violation(AssertionError):
@@ -101,7 +88,6 @@ class Limits:
     deposes: int = 0
     take_over: bool = False
     bundles: int = 4  # how often nodes ask for bundles with a bucket, or without one that is not recalled
-    prompt: bool = False  # whether reports are not delayed, and at most two orders are: fewer states
 
 
 class Node:
@@ -181,62 +167,33 @@ class World:
     # the state as a key: numbers that only grow are replaced by their ranks
 
     def key(self) -> object:
-        fences: set[int] = {
-            0,
-            *self.highest.values(),
-            *(fence for fence, _, _ in self.subscriptions.values()),
-        }
+        controls = [*self.unread, *(order for mail in self.mail.values() for order in mail)]
+        controls += [each for node in self.nodes for each in (*node.reports, *node.posts)]
+        fences = {0, *self.highest.values(), *(fence for fence, _, _ in self.subscriptions.values())}
         stamps: set[tuple[int, int]] = {(0, 0)}
-        orders = [order for mail in self.mail.values() for order in mail]
-        reports = list(self.unread)
         for node in self.nodes:
             stamps.add(node.member.seen)
             fences |= {assignment.fence for assignment in node.member.assignments.values()}
             fences |= {effect.fence for effect in node.requests if isinstance(effect, Effect)}
             fences |= {owner.fence for owner in node.leader.owners.values()}
             stamps |= {(node.leader.term, owner.number) for owner in node.leader.owners.values()}
-            reports += node.reports
-            orders += [each for each in node.posts if isinstance(each, Order)]
-            reports += [each for each in node.posts if isinstance(each, Report)]
-        for order in orders:
-            stamps.add((order.term, order.number))
-            fences |= {fence for fence, _ in order.buckets.values()}
-        for report in reports:
-            stamps.add(report.seen)
-            fences |= {fence for fence, _ in report.buckets.values()}
+        for each in controls:
+            stamps.add((each.term, each.number) if isinstance(each, Order) else each.seen)
+            fences |= {fence for fence, _ in each.buckets.values()}
         fence_of = {fence: rank for rank, fence in enumerate(sorted(fences))}
         rank = {stamp: number for number, stamp in enumerate(sorted(stamps))}
-        ordered = {
-            id(each): (
-                each.who,
-                rank[each.term, each.number],
-                _items(each.buckets, fence_of),
-                tuple(sorted(each.behind.items())),
-                each.raised,
-            )
-            for each in orders
-        }
-        reported = {
-            id(each): (
-                each.who,
-                each.was,
-                each.weight,
-                each.leaving,
-                rank[each.seen],
-                _items(each.buckets, fence_of),
-                tuple(sorted(each.behind.items())),
-                each.raised,
-            )
-            for each in reports
-        }
 
-        def fenced(each: Any) -> Any:
+        def requested(each: Any) -> Any:
             if isinstance(each, Effect):
                 return (each.do.name, each.bucket, fence_of.get(each.fence, -1))
             return each
 
-        def control(each: Any) -> Any:
-            return ordered[id(each)] if isinstance(each, Order) else reported[id(each)]
+        def control(each: Report | Order) -> Any:
+            buckets = [(bucket, fence_of[fence], state) for bucket, (fence, state) in each.buckets.items()]
+            content = each.who, tuple(sorted(buckets)), tuple(sorted(each.behind.items())), each.raised
+            if isinstance(each, Order):
+                return (*content, rank[each.term, each.number])
+            return (*content, each.was, each.weight, each.leaving, rank[each.seen])
 
         nodes = tuple(
             (
@@ -264,7 +221,7 @@ class World:
                     (b, o.who, fence_of[o.fence], o.granted, o.recalled, rank[node.leader.term, o.number])
                     for b, o in sorted(node.leader.owners.items())
                 ),
-                tuple(map(fenced, node.requests)),
+                tuple(map(requested, node.requests)),
                 node.line,
                 node.hand,
                 node.shut,
@@ -462,8 +419,6 @@ class World:
         self._crowned(node, crown)
         node.reports = self.unread
         self.unread = ()
-        while self.limits.prompt and node.reports:
-            self._do_lead(i)
         for other in self.nodes:  # the next beat of every member
             other.dirty = other.life == "up"
 
@@ -621,17 +576,13 @@ class World:
             node.posts += (what,)
         elif isinstance(what, Order):
             if self._node_of(what.who) is not None:
-                mail = self.mail.get(what.who, ())
-                # An order replaces the ones before: one late order beside the latest is enough.
-                self.mail[what.who] = (*(mail[:1] if self.limits.prompt else mail), what)
+                self.mail[what.who] = (*self.mail.get(what.who, ()), what)
         else:
             holder = next((other for other in self.nodes if other.name == self.holder), None)
             if holder is None:
                 self.unread += (what,)
             else:
                 holder.reports += (what,)
-                if self.limits.prompt and holder.connected and not holder.frozen:
-                    self._do_lead(self.nodes.index(holder))
 
     def _do_lead(self, i: int) -> None:
         node = self.nodes[i]
@@ -646,13 +597,13 @@ class World:
         node = self.nodes[i]
         who = node.member.who
         order, self.mail[who] = self.mail[who][0], self.mail[who][1:]
-        before = {bucket: assignment.state for bucket, assignment in node.member.assignments.items()}
         node.leader.outranked(order.term)
-        self._apply(node, node.member.order(order))
-        after = {bucket: assignment.state for bucket, assignment in node.member.assignments.items()}
+        effects = node.member.order(order)
+        self._apply(node, effects)
         # The next beat: an order that leaves the member as it is changes nothing at the leader either, except
         # for a bucket given up before.
-        node.dirty = node.dirty or before != after or bool(order.buckets.keys() - after.keys())
+        given_up = order.buckets.keys() - node.member.assignments.keys()
+        node.dirty = node.dirty or bool(effects or given_up)
 
     def _do_hand_out(self, i: int, bucket: int) -> None:
         node = self.nodes[i]
@@ -792,10 +743,6 @@ class World:
             counts.append(len(states))
         if sum(counts) != self.limits.buckets or max(counts) - min(counts) > 1:
             raise Violation(f"the shares are {counts}")
-
-
-def _items(buckets: Any, fence_of: dict[int, int]) -> tuple[Any, ...]:
-    return tuple((bucket, fence_of[fence], state) for bucket, (fence, state) in sorted(buckets.items()))
 
 
 def explore(limits: Limits, most: int = 10_000_000) -> int:
