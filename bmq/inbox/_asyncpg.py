@@ -18,8 +18,6 @@ except ModuleNotFoundError as error:
         "bmq.inbox.AsyncpgInbox needs asyncpg, which is not installed: pip install asyncpg", name=error.name
     ) from error
 
-__all__ = ["AsyncpgInbox"]
-
 # Of an advisory lock: two workers that create a table at once.
 _LOCK: Final = 0x626D715F696E
 _CLOCK: Final = "(extract(epoch from clock_timestamp()) * 1000)::bigint"

@@ -31,7 +31,7 @@ import asyncio
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from types import TracebackType
@@ -49,18 +49,17 @@ from bmq.client.attempt import Attempt, CallNext
 from bmq.client.message import Message
 from bmq.client.posts import PutMessage, wrong_size
 from bmq.codecs import Codec, Shape
-from bmq.conventions import ATTEMPTS, BUCKET, DEATHS, DUE, ERROR, ORIGIN, derived_guid, is_guid
+from bmq.conventions import ATTEMPTS, BUCKET, DEATHS, DUE, ERROR, ORIGIN, derived_guid
 from bmq.errors import UsageError
 from bmq.subscriptions import tag_properties
 from bmq.wire.constants import Compression
+from bmq.wire.guid import guid_from_text
 from bmq.wire.keys import Key, key_bucket
 from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.printable import described
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
 from bmq.workers import PartlyFailed
-
-__all__ = ["PURGED_AT_ONCE", "Inbox", "Transaction"]
 
 # The key of a message's context that a handler with publish_to has while it runs: see bmq/workers.
 _PUBLISHES = "bmq.publish_to"
@@ -170,9 +169,7 @@ class Transaction(Generic[C]):
                 "post() belongs to an open transaction: call it inside 'async with inbox.once(...)'"
             )
         canonical = QueueUri.parse(uri).canonical
-        given: Mapping[str, PropertyInput] = (
-            {} if properties is None else _checks.mapping("properties", properties)
-        )
+        given: Mapping[str, PropertyInput] = _checks.optional(_checks.mapping, "properties", properties) or {}
         if isinstance(value, PutMessage):
             if given or tags or any(each is not None for each in (guid, compression, key, delay)):
                 raise UsageError(
@@ -189,10 +186,8 @@ class Transaction(Generic[C]):
             shape = _shape_of(of, codec) if isinstance(codec, str) else Shape(of, codec)
             data, own = shape.encode(value)
             message = PutMessage(data, {**own, **given}, guid, tags, compression, key, delay)
-        if message.guid is not None and not is_guid(message.guid):
-            raise UsageError(
-                f"guid must be 32 upper-case hexadecimal digits, not {_checks.shown(message.guid)}"
-            )
+        if message.guid is not None:
+            guid_from_text(message.guid)
         compression = message.compression
         if compression is not None:
             _checks.instance("compression", compression, Compression, "one of bmq.Compression")
@@ -315,12 +310,10 @@ class Inbox(ABC, Generic[C]):
         if self._purging_here() is not None:
             return
         await self._create()
-        try:
+        with suppress(_Undo):
             async with self._begin() as connection:
                 await self._insert(connection, [_PROBE], _now())
                 raise _Undo
-        except _Undo:
-            pass
         async with self._begin() as connection:
             kept = await self._delete(connection, _PROBE)
         if kept:
@@ -560,9 +553,8 @@ class Inbox(ABC, Generic[C]):
 
         After a cancellation the GUID is deleted or not.
         """
-        key = _checks.text("consumer", consumer), _checks.text("guid", guid)
-        if not is_guid(key[1]):
-            raise UsageError(f"guid must be 32 upper-case hexadecimal digits, not {guid!r:.100}")
+        guid_from_text(guid)
+        key = _checks.text("consumer", consumer), guid
         async with self._begin() as connection:
             return await self._delete(connection, key)
 

@@ -25,8 +25,6 @@ from bmq import _checks
 from bmq.errors import UsageError
 from bmq.inbox._inbox import Inbox, RowKey
 
-__all__ = ["SqlAlchemyInbox"]
-
 C = TypeVar("C", AsyncConnection, AsyncSession)
 
 # Of an advisory lock in PostgreSQL: two workers that create a table at once.

@@ -16,7 +16,7 @@ import bmq
 import bmq.inbox
 from examples.batch_loader import postgresql
 
-__all__ = ["Database", "Message"]
+__all__ = ["Database", "Message", "url_of"]
 
 WEEK = 7 * 86400
 #: Posts a message under a GUID, and receives the message.
@@ -82,6 +82,14 @@ def server() -> Iterator[str]:
         yield url
 
 
+def url_of(kind: str, folder: Path, request: pytest.FixtureRequest) -> str:
+    """The URL of the test's database: a file, or the server."""
+    if kind.startswith("sqlite"):
+        return f"sqlite+aiosqlite:///{folder / 'shop.db'}"
+    server: str = request.getfixturevalue("server")
+    return server.replace("+psycopg", "" if kind == "asyncpg" else f"+{kind.partition('-')[2]}")
+
+
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     given: str = request.param
@@ -96,25 +104,16 @@ async def another(
     opened: list[Database] = []
 
     async def connect() -> Database:
+        url = url_of(kind, tmp_path, request)
         if kind == "asyncpg":
-            url = request.getfixturevalue("server").replace("+psycopg", "")
             found = Database(kind, await asyncpg.create_pool(url, min_size=0), None)
         else:
-            if kind.startswith("sqlite"):
-                url = f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}"
-            else:
-                url = request.getfixturevalue("server").replace("psycopg", kind.partition("-")[2])
             engine = create_async_engine(url)
-            found = Database(
-                kind,
-                async_sessionmaker(engine) if kind in ("sqlite-session", "postgresql-psycopg") else engine,
-                engine,
-            )
+            sessions = kind in ("sqlite-session", "postgresql-psycopg")
+            found = Database(kind, async_sessionmaker(engine) if sessions else engine, engine)
         opened.append(found)
         return found
 
-    if not kind.startswith("sqlite"):
-        request.getfixturevalue("server")
     first = await connect()
     for table in ("effects", "bmq_inbox", "children", "parents"):
         await first.run(f"DROP TABLE IF EXISTS {table}")
@@ -148,3 +147,8 @@ def delivered(queue: bmq.Queue) -> Message:
         return await queue.receive(timeout=20)
 
     return post
+
+
+@pytest.fixture
+async def output(bmq_session: bmq.Session, bmq_new_queue_uri: Callable[..., str]) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)

@@ -4,40 +4,38 @@
 import asyncio
 import functools
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 import bmq
 import bmq.inbox
 from bmq.workers import Failure
+from tests.inbox.conftest import Database
 from tests.waiting import eventually
 
-Inbox = bmq.inbox.SqlAlchemyInbox[AsyncConnection]
+Inbox = bmq.inbox.Inbox[Any]
+Transaction = bmq.inbox.Transaction[Any]
+ORDERS = "bmq://bmq.test.mem.priority/orders"
+pytestmark = pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[AsyncEngine]:
-    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}")
-    async with engine.begin() as connection:
-        await connection.execute(sa.text("CREATE TABLE effects (name TEXT)"))
-    yield engine
-    await engine.dispose()
+def inbox(database: Database) -> Inbox:
+    """An inbox that the app starts."""
+    return database.inbox()
 
 
-async def effect(connection: AsyncConnection, name: object) -> None:
-    await connection.execute(sa.text("INSERT INTO effects VALUES (:name)"), {"name": str(name)})
+@pytest.fixture
+async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
+    return await bmq_session.open_queue(bmq_queue_uri, write=True)
 
 
-async def effects(engine: AsyncEngine) -> list[str]:
-    async with engine.connect() as connection:
-        rows = await connection.execute(sa.text("SELECT name FROM effects ORDER BY name"))
-        return list(rows.scalars())
+async def effect(database: Database, connection: Any, number: int) -> None:
+    await database.execute(connection, f"INSERT INTO effects (name) VALUES ('{number}')")
 
 
 @asynccontextmanager
@@ -50,20 +48,9 @@ async def running(app: bmq.App, inbox: Inbox) -> AsyncIterator[None]:
     await task
 
 
-@pytest.fixture
-async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
-    return await bmq_session.open_queue(bmq_queue_uri, write=True)
-
-
-@pytest.fixture
-async def output(bmq_session: bmq.Session, bmq_new_queue_uri: Callable[..., str]) -> bmq.Queue:
-    return await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
-
-
 async def test_a_handler_runs_in_the_transaction_of_its_message(
-    engine: AsyncEngine, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue
+    database: Database, inbox: Inbox, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue
 ) -> None:
-    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
     app = bmq.App(bmq_broker.uri)
     calls: list[int] = []
 
@@ -72,12 +59,12 @@ async def test_a_handler_runs_in_the_transaction_of_its_message(
         number: int,
         message: bmq.Message,
         connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)],
-        transaction: Annotated[bmq.inbox.Transaction[AsyncConnection], bmq.Depends(inbox.transaction)],
+        transaction: Annotated[Transaction, bmq.Depends(inbox.transaction)],
     ) -> None:
         calls.append(number)
         assert transaction.connection is connection
         assert transaction.messages == [message]
-        await effect(connection, number)
+        await effect(database, connection, number)
         transaction.post(output.uri, b"%d" % number)
         if calls.count(number) < 3:
             raise OSError("not now")
@@ -89,13 +76,12 @@ async def test_a_handler_runs_in_the_transaction_of_its_message(
         (await queue.post_many([copy, bmq.PutMessage(b"8")])).raise_for_failures()
         assert [out.data, (await output.receive(timeout=20)).data] == [b"7", b"8"]
     assert calls == [7, 7, 7, 8, 8, 8]
-    assert await effects(engine) == ["7", "8"]
+    assert await database.effects() == ["7", "8"]
 
 
 async def test_a_handler_of_batches_receives_unhandled_messages(
-    engine: AsyncEngine, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue
+    database: Database, inbox: Inbox, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue
 ) -> None:
-    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
     app = bmq.App(bmq_broker.uri)
     calls: list[list[int]] = []
 
@@ -109,13 +95,13 @@ async def test_a_handler_of_batches_receives_unhandled_messages(
     async def load(
         numbers: list[int],
         messages: list[bmq.Message],
-        transaction: Annotated[bmq.inbox.Transaction[AsyncConnection], bmq.Depends(inbox.transaction)],
+        transaction: Annotated[Transaction, bmq.Depends(inbox.transaction)],
     ) -> None:
         calls.append(numbers)
         assert [int(message.data) for message in messages] == numbers
         failing = len(calls) in (2, 3)
         for number in numbers[failing:]:
-            await effect(transaction.connection, number)
+            await effect(database, transaction.connection, number)
         if failing:
             raise bmq.PartlyFailed({0: OSError("not now")})
         for number in numbers:
@@ -129,26 +115,25 @@ async def test_a_handler_of_batches_receives_unhandled_messages(
         await queue.post_many([*copies, bmq.PutMessage(b"5"), bmq.PutMessage(b"6")])
         assert (await output.receive(timeout=20)).data == b"5"
     assert calls == [[1, 2, 3, 4], [5, 6], [5], [5]]
-    assert await effects(engine) == ["1", "2", "3", "4", "5", "6"]
+    assert await database.effects() == ["1", "2", "3", "4", "5", "6"]
 
 
-async def test_a_dependency_needs_the_middleware_when_the_app_starts(engine: AsyncEngine) -> None:
-    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
-    other = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
+async def test_a_dependency_needs_the_middleware_when_the_app_starts(
+    database: Database, inbox: Inbox
+) -> None:
+    other = database.inbox()
 
-    def rows(connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)]) -> list[str]:
+    Connection = Annotated[AsyncConnection, bmq.Depends(inbox.connection)]
+    Outputs = Annotated[Transaction, bmq.Depends(inbox.transaction)]
+    OfTheApp = Annotated[AsyncConnection, bmq.Depends(inbox.connection, scope="app")]
+
+    def rows(connection: Connection) -> list[str]:
         return []
 
-    async def charge(
-        number: int, connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)]
-    ) -> None: ...
-    async def post(
-        number: int, outputs: Annotated[bmq.inbox.Transaction[Any], bmq.Depends(inbox.transaction)]
-    ) -> None: ...
+    async def charge(number: int, connection: Connection) -> None: ...
+    async def post(number: int, outputs: Outputs) -> None: ...
     async def count(number: int, rows: Annotated[list[str], bmq.Depends(rows)]) -> None: ...
-    async def once(
-        number: int, connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection, scope="app")]
-    ) -> None: ...
+    async def once(number: int, connection: OfTheApp) -> None: ...
 
     needs = "needs inbox.middleware, and {} runs without it: add middlewares="
     problems: list[tuple[Any, list[Any], str]] = [
@@ -160,7 +145,7 @@ async def test_a_dependency_needs_the_middleware_when_the_app_starts(engine: Asy
     ]
     for handler, middlewares, problem in problems:
         app = bmq.App("tcp://127.0.0.1:1", middlewares=middlewares)
-        app.consumer("bmq://bmq.test.mem.priority/orders")(handler)
+        app.consumer(ORDERS)(handler)
         with pytest.raises(bmq.UsageError, match=re.escape(problem)):
             await app.run(signals=False)
     with pytest.raises(bmq.UsageError, match="the attempt has no transaction: register the handler with"):
@@ -168,10 +153,8 @@ async def test_a_dependency_needs_the_middleware_when_the_app_starts(engine: Asy
 
 
 async def test_a_middleware_of_an_app_a_router_or_a_wrapper_serves_a_dependency(
-    engine: AsyncEngine, bmq_session: bmq.Session, queue: bmq.Queue
+    inbox: Inbox, queue: bmq.Queue
 ) -> None:
-    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
-
     async def charge(
         number: int, connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)]
     ) -> None: ...
@@ -180,36 +163,26 @@ async def test_a_middleware_of_an_app_a_router_or_a_wrapper_serves_a_dependency(
     async def measured(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> object:
         return await inbox.middleware(attempt, call_next)
 
-    async def none() -> None: ...
-
-    def in_the_app(app: bmq.App) -> None:
-        app.consumer(queue.uri)(charge)
-        app.middleware(functools.partial(inbox.middleware))
-
-    def in_a_router(app: bmq.App) -> None:
-        router = bmq.Router(middlewares=[measured])
-        router.consumer(queue.uri)(charge)
-        app.include(router)
-
-    def in_a_test(app: bmq.App) -> None:
-        app.consumer(queue.uri)(charge)
-        app.overrides[inbox.connection] = none
-
-    for register in (in_the_app, in_a_router, in_a_test):
-        app = bmq.App("tcp://127.0.0.1:1", connect_timeout=0.1)
-        register(app)
+    apps = [bmq.App("tcp://127.0.0.1:1", connect_timeout=0.1) for _ in range(3)]
+    router = bmq.Router(middlewares=[measured])
+    for register in (apps[0], router, apps[2]):
+        register.consumer(queue.uri)(charge)
+    apps[0].middleware(functools.partial(inbox.middleware))
+    apps[1].include(router)
+    apps[2].overrides[inbox.connection] = lambda: None  # as in a test
+    for app in apps:
         with pytest.raises(bmq.ConnectionFailed):
             await app.run(signals=False)
     with pytest.raises(bmq.UsageError, match=r"charge: parameter connection needs inbox\.middleware"):
         await bmq.consume(queue, charge)
 
 
-def test_a_handler_in_a_thread_has_no_connection() -> None:
-    inbox = bmq.inbox.SqlAlchemyInbox(create_async_engine("sqlite+aiosqlite://"), keep=1000)
+async def test_a_handler_in_a_thread_has_no_connection(inbox: Inbox) -> None:
     app = bmq.App(middlewares=[inbox.middleware])
+    Connection = Annotated[Any, bmq.Depends(inbox.connection)]
 
-    def charge(number: int, connection: Annotated[Any, bmq.Depends(inbox.connection)]) -> None: ...
-    async def balance(connection: Annotated[Any, bmq.Depends(inbox.connection)]) -> int:
+    def charge(number: int, connection: Connection) -> None: ...
+    async def balance(connection: Connection) -> int:
         return 7
 
     def report(
@@ -218,19 +191,16 @@ def test_a_handler_in_a_thread_has_no_connection() -> None:
         transaction: Annotated[Any, bmq.Depends(inbox.transaction)],
     ) -> None: ...
 
-    with pytest.raises(
-        bmq.UsageError,
-        match="charge: parameter connection belongs to the event loop, and charge runs in a thread: make",
-    ):
-        app.consumer("bmq://bmq.test.mem.priority/orders")(charge)
-    app.consumer("bmq://bmq.test.mem.priority/orders")(report)
+    problem = "charge: parameter connection belongs to the event loop, and charge runs in a thread: make"
+    with pytest.raises(bmq.UsageError, match=problem):
+        app.consumer(ORDERS)(charge)
+    app.consumer(ORDERS)(report)
 
 
 async def test_a_published_result_is_not_lost_behind_a_commit(
-    engine: AsyncEngine, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue
+    database: Database, inbox: Inbox, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue
 ) -> None:
     """A refused post after the commit would be repeated with nothing to post."""
-    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
     app = bmq.App(bmq_broker.uri)
     seen: list[str] = []
 
@@ -238,10 +208,8 @@ async def test_a_published_result_is_not_lost_behind_a_commit(
     @app.publish_to(output.uri)
     async def book(number: int, message: bmq.Message) -> int | None:
         try:
-            async with inbox.once(message) as transaction:
-                if transaction is None:
-                    return None
-                await effect(transaction.connection, number)
+            async with inbox.once(message):
+                await effect(database, None, number)
         except bmq.UsageError as error:
             seen.append(str(error))
             raise
@@ -252,13 +220,12 @@ async def test_a_published_result_is_not_lost_behind_a_commit(
         await eventually(lambda: len(seen) == 2)
     assert "book has publish_to" in seen[0]
     assert "transaction.post" in seen[0]
-    assert await effects(engine) == []
+    assert await database.effects() == []
 
 
 async def test_a_published_result_in_the_transaction_is_repeated(
-    engine: AsyncEngine, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue
+    database: Database, inbox: Inbox, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue
 ) -> None:
-    inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
     app = bmq.App(bmq_broker.uri)
     calls: list[int] = []
 
@@ -266,7 +233,7 @@ async def test_a_published_result_in_the_transaction_is_repeated(
     @app.publish_to(output.uri)
     async def book(number: int, connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)]) -> int:
         calls.append(number)
-        await effect(connection, number)
+        await effect(database, connection, number)
         if len(calls) == 1:
             bmq_broker.faults.nack(count=1)
         return number
@@ -275,17 +242,21 @@ async def test_a_published_result_in_the_transaction_is_repeated(
         await queue.post(b"7")
         assert (await output.receive(timeout=20)).data == b"7"
     assert calls == [7, 7]
-    assert await effects(engine) == ["7"]
+    assert await database.effects() == ["7"]
 
 
 @pytest.mark.parametrize("way", ["raises", "returns"])
 async def test_work_cut_off_in_a_transaction_is_done_once(
-    engine: AsyncEngine, bmq_broker: bmq.broker.Broker, queue: bmq.Queue, output: bmq.Queue, way: str
+    database: Database,
+    inbox: Inbox,
+    bmq_broker: bmq.broker.Broker,
+    queue: bmq.Queue,
+    output: bmq.Queue,
+    way: str,
 ) -> None:
     """A handler that is cut off has not failed: the next delivery repeats, or recognises, its effect."""
     begun, failures, cut = asyncio.Queue[int](), list[Failure](), list[int]()
     for grace in (0, 30):
-        inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
         app = bmq.App(bmq_broker.uri, grace=grace, on_error=failures.append)
         retry = bmq.NoRetry(bmq.DeadLetter(output.uri))
 
@@ -293,7 +264,7 @@ async def test_work_cut_off_in_a_transaction_is_done_once(
         async def charge(
             number: int, connection: Annotated[AsyncConnection, bmq.Depends(inbox.connection)]
         ) -> None:
-            await effect(connection, number)
+            await effect(database, connection, number)
             begun.put_nowait(number)
             if not cut:
                 cut.append(number)
@@ -308,5 +279,5 @@ async def test_work_cut_off_in_a_transaction_is_done_once(
             while await begun.get() != (8 if grace else 7):
                 pass
     assert not failures
-    assert await effects(engine) == ["7", "8"]
+    assert await database.effects() == ["7", "8"]
     assert output.receive_nowait() is None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,12 +17,13 @@ from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 import bmq
 import bmq.inbox
 from bmq.inbox import _inbox
-from bmq.workers import original_of
-from tests.inbox.conftest import KINDS, WEEK, Database, Message
+from tests.inbox.conftest import KINDS, WEEK, Database, Message, url_of
+from tests.sweeps import sweep
 
 Inbox = bmq.inbox.Inbox[Any]
 Another = Callable[[], Any]
 GUID, OTHER = "A" * 32, "B" * 32
+ORDERS = "bmq://bmq.test.mem.priority/orders"
 
 
 @dataclass
@@ -58,6 +60,11 @@ async def attempt(
             raise error
 
 
+async def numbered(delivered: Message, count: int) -> list[bmq.Message]:
+    """Post and receive messages with different GUIDs; the payloads count from 0."""
+    return [await delivered(f"{number + 1:032X}", b"%d" % number) for number in range(count)]
+
+
 async def test_a_message_has_one_effect(
     another: Another, database: Database, inbox: Inbox, delivered: Message
 ) -> None:
@@ -86,17 +93,13 @@ async def test_two_workers_with_the_same_messages_have_one_effect_each(
     another: Another, delivered: Message
 ) -> None:
     workers = [await another() for _ in range(3)]
-    messages = [await delivered(f"{number + 1:032X}", b"%d" % number) for number in range(15)]
+    messages = await numbered(delivered, 15)
     inboxes = [each.inbox() for each in workers]
     await asyncio.gather(*(each.start() for each in inboxes))  # all create the table
 
     async def work(number: int) -> int:
-        return sum(
-            [
-                await handle(workers[number], inboxes[number], message, message.data.decode())
-                for message in messages
-            ]
-        )
+        names = [(each, each.data.decode()) for each in messages]
+        return sum([await handle(workers[number], inboxes[number], each, name) for each, name in names])
 
     counts = await asyncio.gather(*map(work, range(len(workers))))
     assert sum(counts) == len(messages)
@@ -111,73 +114,39 @@ async def test_a_second_delivery_waits_for_the_first_transaction(
 ) -> None:
     message = await delivered()
     other = await another()
-    begun = asyncio.Event()
 
     async def second() -> bool:
-        begun.set()
         async with other.inbox() as its:
             return await handle(other, its, message, "second")
 
-    async def first() -> None:
-        nonlocal waiting
+    waiting: asyncio.Task[bool] | None = None
+    with nullcontext() if commits else pytest.raises(KeyError):
         async with inbox.once(message) as transaction:
-            assert transaction
             waiting = asyncio.create_task(second())
-            await begun.wait()
+            await asyncio.sleep(0)
+            assert transaction
             await database.effect(transaction, "first")
             if not commits:
                 raise KeyError
-
-    waiting: asyncio.Task[bool]
-    try:
-        await first()
-    except KeyError:
-        assert not commits
+    assert waiting is not None
     assert await waiting != commits
     assert await database.effects() == ["first" if commits else "second"]
 
 
-async def test_a_commit_that_fails_leaves_nothing(
-    database: Database, inbox: Inbox, delivered: Message
-) -> None:
-    """A deferred constraint fails at the commit; tests of the driver's steps have SQLite's commit fail."""
-    if not database.is_postgresql:
-        return
-    message = await delivered()
-    await database.run("CREATE TABLE parents (id INTEGER PRIMARY KEY)")
-    await database.run(
-        "CREATE TABLE children (parent INTEGER REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED)"
-    )
-
-    async def child() -> None:
-        async with inbox.once(message) as transaction:
-            assert transaction
-            await database.execute(transaction.connection, "INSERT INTO children VALUES (1)")
-
-    with pytest.raises(Exception, match="foreign key"):
-        await child()
-    await database.run("INSERT INTO parents VALUES (1)")
-    await child()
-    assert await database.run("SELECT parent FROM children") == [(1,)]
-
-
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+@pytest.mark.parametrize("kind", ["sqlite", "sqlite-session"], indirect=True)
 async def test_a_handler_cannot_end_the_transaction(
-    database: Database, inbox: Inbox, delivered: Message
+    database: Database, inbox: Inbox, delivered: Message, end: str
 ) -> None:
-    if database.kind == "asyncpg":
-        return  # no such methods
-
-    async def ending(message: bmq.Message, end: str) -> None:
+    async def ending(message: bmq.Message) -> None:
         async with inbox.once(message) as transaction:
             assert transaction
-            await database.effect(transaction, end)
+            await database.effect(transaction)
             await getattr(transaction.connection, end)()
 
-    for end in ("commit", "rollback"):
-        message = await delivered(GUID if end == "commit" else OTHER)
-        with pytest.raises(bmq.UsageError, match=r"ended the inbox's transaction: leave commit\(\)"):
-            await ending(message, end)
-    assert await database.effects() == ["commit"]
+    with pytest.raises(bmq.UsageError, match=r"ended the inbox's transaction: leave commit\(\)"):
+        await ending(await delivered())
+    assert await database.effects() == (["x"] if end == "commit" else [])
 
 
 async def test_a_transaction_inside_another_is_refused(
@@ -227,44 +196,12 @@ async def test_the_key_is_the_consumer_and_the_guid(
 
 
 async def test_a_copy_of_a_message_has_no_second_effect(
-    database: Database, inbox: Inbox, delivered: Message, queue: bmq.Queue
+    database: Database, inbox: Inbox, delivered: Message
 ) -> None:
     """Copies by durable retries, and restored dead letters, name the first GUID."""
-    first = await delivered(GUID)
-    copy = await delivered(OTHER, bmq_origin=GUID)
-    assert await handle(database, inbox, first)
-    assert not await handle(database, inbox, copy)
+    assert await handle(database, inbox, await delivered(GUID))
+    assert not await handle(database, inbox, await delivered(OTHER, bmq_origin=GUID))
     assert await handle(database, inbox, await delivered("C" * 32, bmq_origin="no GUID"))
-
-
-async def test_a_restored_dead_letter_is_known(
-    database: Database,
-    inbox: Inbox,
-    bmq_session: bmq.Session,
-    bmq_new_queue_uri: Callable[..., str],
-) -> None:
-    """The effect is committed, and the handler fails behind the block: the message is given up."""
-    uri, dead = bmq_new_queue_uri(), bmq_new_queue_uri()
-    queue = await bmq_session.open_queue(uri, read=True, write=True, default_subscription=False)
-    letters = await bmq_session.open_queue(dead, read=True, write=True)
-    seen: asyncio.Queue[bool] = asyncio.Queue()
-
-    async def work(message: bmq.Message) -> None:
-        new = await handle(database, inbox, message)
-        seen.put_nowait(new)
-        if new:
-            raise KeyError
-
-    working = asyncio.create_task(bmq.consume(queue, work, retry=bmq.NoRetry(bmq.DeadLetter(letters))))
-    await queue.post(b"x", guid=GUID)
-    letter = await letters.receive(timeout=20)
-    uri, original = original_of(letter)
-    (await queue.post_many([original])).raise_for_failures()
-    letter.confirm()
-    assert [await seen.get() for _ in range(2)] == [True, False]
-    working.cancel()
-    await asyncio.wait([working])
-    assert await database.effects() == ["x"]
 
 
 async def test_a_forgotten_guid_has_an_effect_again(
@@ -284,7 +221,7 @@ async def test_a_forgotten_guid_has_an_effect_again(
 async def test_a_batch_has_only_unhandled_messages(
     another: Another, database: Database, inbox: Inbox, delivered: Message
 ) -> None:
-    messages = [await delivered(f"{number + 1:032X}", b"%d" % number) for number in range(6)]
+    messages = await numbered(delivered, 6)
     assert await handle(database, inbox, messages[2])
     async with inbox.batch([*messages[:4], messages[0]]) as transaction:
         assert transaction
@@ -301,7 +238,7 @@ async def test_a_batch_has_only_unhandled_messages(
 async def test_two_batches_with_shared_messages_do_not_lock_each_other(
     another: Another, delivered: Message
 ) -> None:
-    messages = [await delivered(f"{number + 1:032X}", b"%d" % number) for number in range(20)]
+    messages = await numbered(delivered, 20)
     workers = [await another() for _ in range(2)]
 
     async def work(database: Database, own: list[bmq.Message]) -> None:
@@ -314,21 +251,15 @@ async def test_two_batches_with_shared_messages_do_not_lock_each_other(
 
 
 async def test_a_partly_failed_batch_keeps_the_rest(
-    database: Database, inbox: Inbox, delivered: Message, bmq_session: bmq.Session, bmq_queue_uri: str
+    database: Database, inbox: Inbox, delivered: Message, output: bmq.Queue
 ) -> None:
-    messages = [await delivered(f"{number + 1:032X}", b"%d" % number) for number in range(4)]
-    out = f"{bmq_queue_uri}-out"
-    for failing in ({0: KeyError(), 2: KeyError()}, {0: KeyError()}):
+    messages = await numbered(delivered, 4)
+    for failing in ((0, 2), (0,)):
+        error = bmq.PartlyFailed({index: KeyError() for index in failing})
+        skipped = [messages[index].data for index in failing]
+        posts = [(output.uri, b"%d failed" % len(failing))]
         with pytest.raises(bmq.PartlyFailed):
-            await attempt(
-                database,
-                inbox,
-                messages,
-                bmq.PartlyFailed(failing),
-                [(out, b"%d failed" % len(failing))],
-                [messages[index].data for index in failing],
-            )
-    output = await bmq_session.open_queue(out, read=True)
+            await attempt(database, inbox, messages, error, posts, skipped)
     assert [(await output.receive(timeout=20)).data for _ in range(2)] == [b"2 failed", b"1 failed"]
     assert await database.effects() == ["1", "2", "3"]
     with pytest.raises(bmq.PartlyFailed):  # nothing is left to commit
@@ -338,11 +269,6 @@ async def test_a_partly_failed_batch_keeps_the_rest(
 
 
 # messages posted by a transaction
-
-
-@pytest.fixture
-async def output(bmq_session: bmq.Session, bmq_new_queue_uri: Callable[..., str]) -> bmq.Queue:
-    return await bmq_session.open_queue(bmq_new_queue_uri(), read=True, write=True)
 
 
 async def everything(queue: bmq.Queue) -> list[bmq.Message]:
@@ -365,18 +291,11 @@ async def test_messages_are_posted_after_the_commit(
     async with inbox.once(message) as transaction:
         assert transaction
         await database.effect(transaction)
+        properties = {**message.properties.typed(), "raw": b"\0\xff"}
+        zlib = bmq.Compression.ZLIB
         guids = [
             transaction.post(output.uri, b"one"),
-            transaction.post(
-                output.uri,
-                bmq.PutMessage(
-                    b"two" * 1000,
-                    {**message.properties.typed(), "raw": b"\0\xff"},
-                    key="k",
-                    tags=["red"],
-                    compression=bmq.Compression.ZLIB,
-                ),
-            ),
+            transaction.post(output.uri, bmq.PutMessage(b"two" * 1000, properties, compression=zlib)),
             transaction.post(output.uri, bmq.PutMessage(b"three", guid=OTHER)),
         ]
     assert not await handle(database, inbox, message)
@@ -385,12 +304,7 @@ async def test_messages_are_posted_after_the_commit(
     assert guids[2] == OTHER
     assert (one.data, dict(one.properties)) == (b"one", {})
     assert two.data == b"two" * 1000
-    assert dict(two.properties) == {
-        "customer": 7,
-        "raw": b"\0\xff",
-        **bmq.subscriptions.tag_properties(["red"]),
-        "bmq_bucket": bmq.groups.key_bucket("k"),
-    }
+    assert dict(two.properties) == {"customer": 7, "raw": b"\0\xff"}
     assert await database.run("SELECT count(*) FROM bmq_inbox WHERE outputs IS NOT NULL") == [(0,)]
 
 
@@ -400,10 +314,9 @@ async def test_a_value_is_posted_with_its_properties_and_content_type(
 ) -> None:
     async with inbox.once(await delivered()) as transaction:
         assert transaction
+        options: dict[str, Any] = {"properties": {"Region": "eu"}, "tags": ["red"], "key": "k"}
         guids = [
-            transaction.post(
-                output.uri, Reminder(7), properties={"Region": "eu"}, tags=["red"], guid=OTHER, key="k"
-            ),
+            transaction.post(output.uri, Reminder(7), guid=OTHER, **options),
             transaction.post(output.uri, Reminder(8), codec="application/msgpack"),
             transaction.post(output.uri, bytearray(b"raw"), properties={"Region": "us"}),
         ]
@@ -422,17 +335,6 @@ async def test_a_value_is_posted_with_its_properties_and_content_type(
     assert dict(three.properties) == {"Region": "us"}
     assert [one.guid, two.guid, three.guid] == guids
     assert guids[0] == OTHER
-
-
-@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
-async def test_a_message_with_options_of_its_own_takes_no_further_options(
-    inbox: Inbox, delivered: Message
-) -> None:
-    async with inbox.once(await delivered()) as transaction:
-        assert transaction
-        with pytest.raises(bmq.UsageError, match="posted unchanged"):
-            transaction.post("bmq://bmq.test.mem.priority/x", bmq.PutMessage(b"x"), delay=1)
-        assert transaction.outputs == []
 
 
 async def test_the_next_delivery_posts_what_a_dead_worker_did_not(
@@ -461,11 +363,7 @@ async def test_the_next_delivery_posts_what_a_dead_worker_did_not(
 
 
 async def test_a_refused_message_is_posted_by_the_next_delivery(
-    database: Database,
-    inbox: Inbox,
-    delivered: Message,
-    output: bmq.Queue,
-    bmq_broker: bmq.broker.Broker,
+    database: Database, inbox: Inbox, delivered: Message, output: bmq.Queue, bmq_broker: bmq.broker.Broker
 ) -> None:
     message = await delivered()
     bmq_broker.faults.nack(bmq.AckStatus.LIMIT_MESSAGES, 2)
@@ -478,28 +376,30 @@ async def test_a_refused_message_is_posted_by_the_next_delivery(
     assert await database.effects() == ["x"]
 
 
-@pytest.mark.parametrize(
-    ("uri", "message", "error"),
+@sweep(
+    "uri, message, error",
     [
-        ("bmq://bmq.test.mem.priority/x", b"", bmq.InvalidPayload),
+        (ORDERS, b"", bmq.InvalidPayload),
         ("no URI", b"x", bmq.InvalidURI),
-        ("bmq://bmq.test.mem.priority/x", object(), bmq.InvalidPayload),
-        ("bmq://bmq.test.mem.priority/x", None, bmq.UsageError),
-        ("bmq://bmq.test.mem.priority/x", bmq.PutMessage(b"x", {"a": 1.5}), bmq.InvalidProperty),  # type: ignore[dict-item]
-        ("bmq://bmq.test.mem.priority/x", bmq.PutMessage(b"x", guid="a"), bmq.UsageError),
-        ("bmq://bmq.test.mem.priority/x", bmq.PutMessage(b"x", delay=-1), bmq.UsageError),
+        (ORDERS, object(), bmq.InvalidPayload),
+        (ORDERS, None, bmq.UsageError),
+        (ORDERS, bmq.PutMessage(b"x", {"a": 1.5}), bmq.InvalidProperty),  # type: ignore[dict-item]
+        (ORDERS, bmq.PutMessage(b"x", guid="a"), bmq.UsageError),
+        (ORDERS, bmq.PutMessage(b"x", delay=-1), bmq.UsageError),
     ],
 )
-@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
-async def test_a_message_that_can_never_be_posted_fails_before_the_commit(
-    inbox: Inbox, delivered: Message, uri: str, message: Any, error: type[Exception]
+def test_a_message_that_can_never_be_posted_is_refused_at_once(
+    uri: str, message: Any, error: type[Exception]
 ) -> None:
-    async with inbox.once(await delivered()) as transaction:
-        assert transaction
-        with pytest.raises(error):
-            transaction.post(uri, message)
+    transaction = bmq.inbox.Transaction(None, {("consumer", GUID): message})
+    with pytest.raises(error):
+        transaction.post(uri, message)
+    with pytest.raises(bmq.UsageError, match="posted unchanged"):
+        transaction.post(ORDERS, bmq.PutMessage(b"x"), delay=1)
+    assert transaction.outputs == []
+    transaction.ended = True
     with pytest.raises(bmq.UsageError, match="open transaction"):
-        transaction.post("bmq://bmq.test.mem.priority/x", b"x")
+        transaction.post(ORDERS, b"x")
 
 
 # purging
@@ -523,7 +423,7 @@ async def test_a_purge_beside_messages_keeps_every_recent_guid(
     another: Another, database: Database, delivered: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_inbox, "PURGED_AT_ONCE", 3)
-    messages = [await delivered(f"{number + 1:032X}", b"%d" % number) for number in range(15)]
+    messages = await numbered(delivered, 15)
     other = await another()
     async with database.inbox(keep=1000) as inbox, other.inbox(keep=1000) as second:
         async with inbox.batch(messages[:10]) as transaction:
@@ -596,51 +496,31 @@ async def test_the_check_compares_keep_with_the_life_of_messages(
 # event loops
 
 
-@pytest.mark.parametrize("close", [True, False])
 @pytest.mark.parametrize("kind", [each for each in KINDS if each in ("sqlite", "postgresql-asyncpg")])
 def test_an_inbox_serves_several_event_loops_one_after_another(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest, close: bool
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    url = f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}"
-    if kind != "sqlite":
-        url = request.getfixturevalue("server").replace("psycopg", "asyncpg")
-    engine = create_async_engine(url)
+    engine = create_async_engine(url_of(kind, tmp_path, request))
     inbox = bmq.inbox.SqlAlchemyInbox(engine, keep=WEEK, table="loops")
-    uri = "bmq://bmq.test.mem.priority/orders"
 
     async def once(queue: bmq.Queue) -> bool:
         async with inbox.once(await queue.receive(timeout=20)) as transaction:
             await asyncio.sleep(0)
             return transaction is not None
 
-    async def run() -> list[bool]:
+    async def run(close: bool) -> list[bool]:
         await inbox.start()
         async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
-            queue = await session.open_queue(uri, read=True, write=True)
-            for _ in range(4):
-                await queue.post(b"x")
+            queue = await session.open_queue(ORDERS, read=True, write=True)
+            await queue.post_many([b"x"] * 4)
             done = await asyncio.gather(*(once(queue) for _ in range(4)), inbox.purge(), inbox.purge())
         if close:
             await inbox.close()
         await engine.dispose()
         return [bool(each) for each in done]
 
-    for _ in range(3):
-        assert asyncio.run(run()) == [True, True, True, True, False, False]
-
-    async def without_start() -> None:
-        async with inbox.once(message):
-            pass
-
-    async def message_of_another_loop() -> bmq.Message:
-        async with bmq.broker.Broker() as broker, bmq.connect(broker.uri) as session:
-            queue = await session.open_queue(uri, read=True, write=True)
-            await queue.post(b"x")
-            return await queue.receive(timeout=20)
-
-    message = asyncio.run(message_of_another_loop())
-    with pytest.raises(bmq.UsageError, match="not started"):
-        asyncio.run(without_start())
+    for close in (True, False, False):
+        assert asyncio.run(run(close)) == [True, True, True, True, False, False]
 
 
 def test_an_inbox_is_started_in_one_event_loop_at_a_time(tmp_path: Path) -> None:
@@ -666,11 +546,7 @@ async def test_a_database_that_commits_each_statement_is_refused(
 ) -> None:
     if kind == "asyncpg":
         return
-    if kind.startswith("sqlite"):
-        url = f"sqlite+aiosqlite:///{tmp_path / 'shop.db'}"
-    else:
-        url = request.getfixturevalue("server").replace("psycopg", kind.partition("-")[2])
-    engine = create_async_engine(url, isolation_level="AUTOCOMMIT")
+    engine = create_async_engine(url_of(kind, tmp_path, request), isolation_level="AUTOCOMMIT")
     with pytest.raises(bmq.UsageError, match="Remove isolation_level='AUTOCOMMIT'"):
         await bmq.inbox.SqlAlchemyInbox(engine, keep=10).start()
     await engine.dispose()

@@ -52,17 +52,6 @@ async def work(inbox: Inbox, messages: list[bmq.Message], output: str) -> None:
         message.confirm()
 
 
-@pytest.fixture
-async def queue(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
-    return await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
-
-
-@pytest.fixture
-async def output(bmq_session: bmq.Session, bmq_queue_uri: str) -> bmq.Queue:
-    queue = await bmq_session.open_queue(f"{bmq_queue_uri}-out", read=True, write=True)
-    return queue
-
-
 @pytest.mark.parametrize(("kind", "session"), [("gone", False), ("cancelled", True)])
 async def test_trouble_at_any_step_leaves_one_effect(
     kind: str, session: bool, queue: bmq.Queue, output: bmq.Queue, tmp_path: Path
