@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, async_sessionmaker
+from sqlalchemy.ext.asyncio import async_sessionmaker
 
 import bmq
 import bmq.inbox
@@ -53,7 +53,7 @@ async def work(inbox: Inbox, messages: list[bmq.Message], output: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "session"), [("gone", False), ("cancelled", True)])
-async def test_trouble_at_any_step_leaves_one_effect(
+async def test_trouble_at_any_step_leaves_one_effect_and_no_connection(
     kind: str, session: bool, queue: bmq.Queue, output: bmq.Queue, tmp_path: Path
 ) -> None:
     driver = Driver(str(tmp_path / "shop.db"))
@@ -75,16 +75,15 @@ async def test_trouble_at_any_step_leaves_one_effect(
         await queue.post_many([name.encode() for name in names])
         messages = [await queue.receive(timeout=20) for _ in names]
         first = driver.engine()
-        async with bmq.inbox.SqlAlchemyInbox(
-            async_sessionmaker(first) if session else first,
-            keep=1000,
-        ) as inbox:
+        source: Any = async_sessionmaker(first) if session else first
+        async with bmq.inbox.SqlAlchemyInbox(source, keep=1000) as inbox:
             await first.dispose()  # the handler connects again
             task = asyncio.create_task(work(inbox, messages, output.uri))
             driver.step = trouble = Trouble(kind, number, task)
             (failed,) = await asyncio.gather(task, return_exceptions=True)
             seen.update(trouble.steps)
             driver.step = quiet
+            assert first.pool.status().endswith("Current Checked out connections: 0")
             await first.dispose()
         driver.drop()
         again = driver.engine()
@@ -105,26 +104,3 @@ async def test_trouble_at_any_step_leaves_one_effect(
 
 async def quiet(step: str) -> None:
     pass
-
-
-async def test_cancelled_handlers_leave_no_connection_behind(
-    queue: bmq.Queue, output: bmq.Queue, tmp_path: Path
-) -> None:
-    """A pool of one connection serves the next handler."""
-    driver = Driver(str(tmp_path / "shop.db"))
-    engine = driver.engine()
-    async with engine.begin() as connection:
-        await connection.execute(sa.text("CREATE TABLE effects (name TEXT)"))
-    inbox: bmq.inbox.SqlAlchemyInbox[AsyncConnection] = bmq.inbox.SqlAlchemyInbox(engine, keep=1000)
-    async with inbox:
-        for number in range(1, 12):
-            await queue.post(b"%d" % number)
-            message = await queue.receive(timeout=20)
-            task = asyncio.create_task(work(inbox, [message], output.uri))
-            driver.step = Trouble("cancelled", number, task)
-            await asyncio.wait([task])
-            driver.step = quiet
-            assert engine.pool.status().endswith("Current Checked out connections: 0")
-            await work(inbox, [message], output.uri)
-    await engine.dispose()
-    driver.drop()
