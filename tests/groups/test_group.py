@@ -14,6 +14,7 @@ import bmq
 from bmq.groups import Full, GroupEvent, Lost, Reason, key_bucket
 from bmq.testing import FaultProxy
 from tests.groups.conftest import Connect, Open, post
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 
@@ -166,8 +167,8 @@ async def test_receive_times_out(reader: bmq.Queue) -> None:
 
 
 class TestMisuse:
-    @pytest.mark.parametrize(
-        ("arguments", "says"),
+    @sweep(
+        "arguments, says",
         [
             ({"buckets": 0}, "buckets must be an integer from 1 to 512"),
             ({"buckets": 513}, "buckets must be an integer from 1 to 512"),

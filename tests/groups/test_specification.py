@@ -7,10 +7,14 @@ import re
 from pathlib import Path
 
 from bmq.groups._protocol import (
+    Action,
     Assignment,
+    AssignmentInput,
     Candidate,
     CandidateInput,
     CandidateState,
+    Member,
+    Order,
     Request,
 )
 
@@ -51,3 +55,15 @@ def test_the_specification_has_every_transition_of_a_candidate_and_no_other() ->
     assert len(Candidate.TRANSITIONS) == len(CandidateState) * len(CandidateInput)
     assert _specified(ELECTION) == product
     assert {action for action, _ in product.values()} == {*Request.__members__, "NOTHING"}
+
+
+def test_a_grant_that_answers_an_earlier_report_opens_no_bucket() -> None:
+    """It comes from a former leader, or is late: another member may have the bucket by now."""
+    member = Member("a")
+    early = member.report(0.0)
+    member.order(Order("a", 1, 1, early.seq, {0: (7, False)}))
+    member.done(0, 7, AssignmentInput.ANSWERED)
+    assert member.order(Order("a", 1, 2, early.seq, {0: (7, True)})) == []
+    later = member.report(0.0)
+    (effect,) = member.order(Order("a", 1, 3, later.seq, {0: (7, True)}))
+    assert effect.do is Action.OPEN
