@@ -85,9 +85,9 @@ PYTEST   := $(RUN) -m pytest -n auto --maxprocesses 8 --max-worker-restart 20
 REPORTED  = @errors=$$(mktemp); trap 'rm -f "$$errors"' EXIT; set -x; $(1) 2>"$$errors"; \
     { status=$$?; set +x; } 2>/dev/null; cat "$$errors" >&2; exit $$status
 PROGRAMS := tests/programs tests/browser tests/spark tests/typing tests/frameworks \
-    tests/cli/test_processes.py tests/cli/test_run.py tests/client/test_running.py tests/blocking/test_processes.py \
+    tests/cli/test_run.py tests/client/test_running.py tests/blocking/test_processes.py \
     tests/blocking/test_examples.py tests/taskiq/test_worker.py tests/testing/test_plugin.py tests/testing/test_documented.py \
-    tests/broker/test_main.py tests/cli/test_closed_output.py tests/cli/test_docs.py tests/conformance/test_recordings.py \
+    tests/broker/test_main.py tests/cli/test_closed_output.py tests/conformance/test_recordings.py \
     tests/test_portability.py tests/workers/test_examples.py
 CHOSEN   := $(filter tests/%,$(ARGS))
 LONG     := tests/integration/test_lost_nodes.py tests/client/test_leaks.py

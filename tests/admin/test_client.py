@@ -10,16 +10,25 @@ from collections.abc import AsyncIterator
 import pytest
 
 import bmq
-from bmq.admin import Statistics
+from bmq.admin import Admin, Statistics
 from bmq.testing import Direction, FaultProxy
 from tests.fakes.broker import Peer
+from tests.sweeps import sweep
 from tests.waiting import eventually
+
+OPERATOR = bmq.Credentials.basic("operator", "secret")
 
 
 @pytest.fixture
 async def broker() -> AsyncIterator[bmq.broker.Broker]:
     async with bmq.broker.Broker(auth={"operator": "secret"}) as broker:
         yield broker
+
+
+@pytest.fixture
+async def admin(broker: bmq.broker.Broker) -> AsyncIterator[Admin]:
+    async with bmq.admin.connect(broker.uri, credentials=OPERATOR) as admin:
+        yield admin
 
 
 OPERATOR = bmq.Credentials.basic("operator", "secret")
@@ -67,18 +76,16 @@ async def test_a_missing_answer_times_out(broker: bmq.broker.Broker) -> None:
         assert "domainInfo" in await admin.query("DOMAINS DOMAIN bmq.test.mem.priority INFOS")
 
 
-async def test_cancelled_command_disturbs_no_other_call(broker: bmq.broker.Broker) -> None:
-    async with bmq.admin.connect(broker.uri, credentials=OPERATOR) as admin:
-        first = asyncio.ensure_future(admin.domain("bmq.test.mem.fanout"))
-        await asyncio.sleep(0)
-        first.cancel()
-        assert (await admin.domain("bmq.test.mem.priority")).name == "bmq.test.mem.priority"
-        with pytest.raises(asyncio.CancelledError):
-            await first
+async def test_cancelled_command_disturbs_no_other_call(admin: Admin) -> None:
+    first = asyncio.ensure_future(admin.domain("bmq.test.mem.fanout"))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await admin.domain("bmq.test.mem.priority")).name == "bmq.test.mem.priority"
+    with pytest.raises(asyncio.CancelledError):
+        await first
 
 
-async def test_a_closed_client_refuses_commands(broker: bmq.broker.Broker) -> None:
-    admin = await bmq.admin.connect(broker.uri, credentials=OPERATOR)
+async def test_a_closed_client_refuses_commands(admin: Admin) -> None:
     await admin.close()
     await admin.close()
     with pytest.raises(bmq.StateError, match="closed"):
@@ -118,34 +125,29 @@ async def test_heartbeats_are_answered() -> None:
         assert proxy.accepted == 1
 
 
-@pytest.mark.parametrize("text", ["", "  ", "HELP\nSTAT SHOW", "HELP\r"])
-async def test_a_command_is_one_line(broker: bmq.broker.Broker, text: str) -> None:
-    async with bmq.admin.connect(broker.uri, credentials=OPERATOR) as admin:
-        with pytest.raises(bmq.UsageError):
-            await admin.command(text)
+@sweep("text", ["", "  ", "HELP\nSTAT SHOW", "HELP\r"])
+async def test_a_command_is_one_line(admin: Admin, text: str) -> None:
+    with pytest.raises(bmq.UsageError):
+        await admin.command(text)
 
 
-async def test_names_cannot_add_words_to_a_command(broker: bmq.broker.Broker) -> None:
-    async with bmq.admin.connect(broker.uri, credentials=OPERATOR) as admin:
-        with pytest.raises(bmq.InvalidURI):
-            await admin.domain("bmq.test.mem.priority PURGE")
-        with pytest.raises(bmq.InvalidURI):
-            await admin.queue("bmq://bmq.test.mem.fanout/q").purge("foo bar")
-        with pytest.raises(bmq.UsageError):
-            await admin.queue("bmq://bmq.test.mem.fanout/q").messages(count=0)
+async def test_names_cannot_add_words_to_a_command(admin: Admin) -> None:
+    with pytest.raises(bmq.InvalidURI):
+        await admin.domain("bmq.test.mem.priority PURGE")
+    with pytest.raises(bmq.InvalidURI):
+        await admin.queue("bmq://bmq.test.mem.fanout/q").purge("foo bar")
+    with pytest.raises(bmq.UsageError):
+        await admin.queue("bmq://bmq.test.mem.fanout/q").messages(count=0)
 
 
-@pytest.mark.parametrize(("current", "held"), [({}, (90, 270)), ({"msgs": 5, "bytes": 10}, (5, 10))])
+@sweep("current, held", [({}, (90, 270)), ({"msgs": 5, "bytes": 10}, (5, 10))])
 def test_queue_figures_are_current_and_not_the_maximum(
     current: dict[str, int], held: tuple[int, int]
 ) -> None:
     values = {"queue_content_msgs": 90, "queue_content_bytes": 270}
     values |= {f"queue_{unit}_current": count for unit, count in current.items()}
-    queue = {"values": values, "appIds": {"foo": {"values": values}}}
-    answer = {
-        "_timestamp": "24Nov2026_02:05:00.000000",
-        "domainQueues": {"domains": {"domain": {"bmq://domain/queue": queue}}},
-    }
+    queues = {"bmq://domain/queue": {"values": values, "appIds": {"foo": {"values": values}}}}
+    answer = {"_timestamp": "24Nov2026_02:05:00.000000", "domainQueues": {"domains": {"domain": queues}}}
     (found,) = Statistics._read(json.dumps(answer)).queues
     assert (found.messages, found.bytes) == held
     assert [(app.messages, app.bytes) for app in found.apps] == [held]

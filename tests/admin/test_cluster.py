@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 import bmq
-from bmq.admin import Usage
+from bmq.admin import Client, Usage
 from bmq.admin.explanation import Explanation
 from tests.fakes.broker import Peer
 from tests.fakes.cluster import DOMAIN, ORDERS, OTHER, RecordedCluster
+from tests.sweeps import sweep
 
-LOOK = ["CLUSTERS LIST", "CLUSTERS CLUSTER planets STATUS", "CLUSTERS CLUSTER planets QUEUEHELPER"]
+NODES = ("node0", "node1", "node2")
 
 
 @pytest.fixture
@@ -24,8 +26,8 @@ def cluster() -> Iterator[RecordedCluster]:
         yield cluster
 
 
-@pytest.mark.parametrize(
-    ("asked", "node", "is_primary", "is_proxy"),
+@sweep(
+    "asked, node, is_primary, is_proxy",
     [("node0", "node0", True, False), ("node1", "node1", False, False), ("proxy", "", False, True)],
 )
 async def test_standing_names_node_and_primary(
@@ -40,7 +42,7 @@ async def test_standing_names_node_and_primary(
     assert bool(standing.gap) is not is_primary
 
 
-@pytest.mark.parametrize("first", ["node0", "node1", "node2", "proxy"])
+@sweep("first", ["node0", "node1", "node2", "proxy"])
 async def test_the_primary_answers_whichever_address_is_first(cluster: RecordedCluster, first: str) -> None:
     others = [name for name in ("node2", "node0", "proxy", "node1") if name != first]
     async with bmq.admin.connect(cluster.uris(first, *others)) as admin:
@@ -56,65 +58,44 @@ async def test_the_primary_answers_whichever_address_is_first(cluster: RecordedC
         assert [each.name for each in await admin.domains()] == [DOMAIN]
         figures = {each.uri: each for each in (await admin.statistics()).queues}
     assert (figures[ORDERS].posted, figures[ORDERS].consumers, figures[ORDERS].producers) == (6, 1, 1)
-    for name in ("node1", "node2", "proxy"):
-        asked = [each for each in cluster[name].asked if " QUEUE " in each]
-        assert set(asked) <= {f"DOMAINS DOMAIN {DOMAIN} QUEUE other INTERNALS"}, "only for its own clients"
 
 
 async def test_clients_behind_another_node_are_found_at_its_address(cluster: RecordedCluster) -> None:
-    async with bmq.admin.connect(cluster.uris("node0", "node1", "node2")) as admin:
-        clients = {each.description: each for each in (await admin.queue(ORDERS).internals()).clients}
-    assert clients.keys() == {"node1", "node2"}
+    async def clients() -> dict[str, Client]:
+        async with bmq.admin.connect(cluster.uris(*NODES)) as admin:
+            return {each.description: each for each in (await admin.queue(ORDERS).internals()).clients}
+
+    found = await clients()
+    assert found.keys() == {"node1", "node2"}
     for name, readers, writers in (("node1", 0, 1), ("node2", 1, 0)):
-        (behind,) = clients[name].behind
-        assert behind.description not in clients
+        (behind,) = found[name].behind
+        assert behind.description not in found
         assert (behind.readers, behind.writers) == (readers, writers)
     cluster["node2"].stop()
-    async with bmq.admin.connect(cluster.uris("node0", "node1", "node2")) as admin:
-        clients = {each.description: each for each in (await admin.queue(ORDERS).internals()).clients}
-    assert clients["node1"].behind
-    assert clients["node2"].behind == ()
+    found = await clients()
+    assert found["node1"].behind
+    assert found["node2"].behind == ()
 
 
-async def test_an_explanation_names_the_reader_behind_a_node(cluster: RecordedCluster) -> None:
-    async with bmq.admin.connect(cluster.uris("node0", "node1", "node2")) as admin:
-        internals = await admin.queue(ORDERS).internals()
-        domain = await admin.domain(DOMAIN)
-    explanation = Explanation(internals, domain)
-    (node,) = [each for each in internals.clients if each.readers]
-    (reader,) = node.behind
-    (app,) = internals.depth.apps
-    assert [each.client for each in explanation.readers(app)] == [f"{reader.description} (behind node2)"]
-    holding = [each for each in explanation.words(app) if "not confirmed" in each]
-    assert not holding or f"{reader.description} (behind node2)" in holding[0]
-
-
-async def test_an_explanation_counts_lost_messages(cluster: RecordedCluster) -> None:
+async def test_an_explanation_counts_lost_messages_and_names_the_full_quota(cluster: RecordedCluster) -> None:
     async with bmq.admin.connect(cluster.uris("node0")) as admin:
         queue = admin.queue(ORDERS)
-        explanation = Explanation(await queue.internals(), await admin.domain(DOMAIN))
+        internals, domain = await queue.internals(), await admin.domain(DOMAIN)
         counted = await queue.statistics()
     assert counted is not None
-    assert counted.expired == 0
-    assert not [each for each in explanation.head(counted) if "expired" in each]
-    (expired, rejected) = list(explanation.head(replace(counted, expired=20, rejected=1)))[-2:]
-    assert re.match(
-        r"20 messages expired since the broker began to count: the time to live \(now \S+ s\) ", expired
-    )
-    assert rejected.startswith("1 message was deleted after too many deliveries")
-    assert "3 posts were refused" in list(explanation.head(replace(counted, refused=3)))[-1]
 
+    def said(of_queue: int = 0, of_domain: int = 0, **counts: int) -> str:
+        full, whole = (Usage(messages, 400, 0, 0) for messages in (of_queue, of_domain))
+        explanation = Explanation(replace(internals, usage=full), replace(domain, usage=whole))
+        return "\n".join(explanation.head(replace(counted, **counts)))
 
-async def test_an_explanation_names_the_full_quota(cluster: RecordedCluster) -> None:
-    async with bmq.admin.connect(cluster.uris("node0")) as admin:
-        internals = await admin.queue(ORDERS).internals()
-        domain = await admin.domain(DOMAIN)
-    full, empty = Usage(401, 400, 0, 0), Usage(0, 0, 0, 0)
-    for queue, whole, named in ((empty, full, "domain"), (full, full, "queue"), (empty, empty, "")):
-        explanation = Explanation(replace(internals, usage=queue), replace(domain, usage=whole))
-        found = [each for each in explanation.head() if "at its quota" in each]
-        assert [each.split()[1] for each in found] == ([named] if named else [])
-        assert all("quota of 400 messages" in each for each in found)
+    assert not re.search("expired|rejected|refused|quota", said())
+    lost = r"20 messages expired since the broker began to count: the time to live \(now \S+ s\) "
+    assert re.search(lost, said(expired=20))
+    assert "1 message was deleted after too many deliveries" in said(rejected=1)
+    assert "3 posts were refused" in said(refused=3)
+    for usage, named in (((0, 401), "domain"), ((401, 401), "queue")):
+        assert re.findall(r"The (\w+) is at its quota of 400 messages", said(*usage)) == [named]
 
 
 async def test_an_application_has_no_more_messages_than_its_queue(cluster: RecordedCluster) -> None:
@@ -156,28 +137,26 @@ async def test_proxy_identifies_itself(cluster: RecordedCluster) -> None:
 
 async def test_a_domain_is_purged_at_the_primaries(cluster: RecordedCluster) -> None:
     for name in ("orders", "other"):
+        uri = f"bmq://{DOMAIN}/{name}"
+        purged = {"queueUri": uri, "appId": "", "numMessagesPurged": 1, "numBytesPurged": 1}
         cluster["node0"].answers[f"DOMAINS DOMAIN {DOMAIN} QUEUE {name} PURGE *"] = {
-            "purgedQueues": {
-                "queues": [
-                    {
-                        "queue": {
-                            "queueUri": f"bmq://{DOMAIN}/{name}",
-                            "appId": "",
-                            "numMessagesPurged": 1,
-                            "numBytesPurged": 1,
-                        }
-                    }
-                ]
-            }
+            "purgedQueues": {"queues": [{"queue": purged}]}
         }
     async with bmq.admin.connect(cluster.uris("node2", "node0")) as admin:
         assert [each.uri for each in await admin.purge_domain(DOMAIN)] == [ORDERS, OTHER]
 
 
-@pytest.mark.parametrize("primary", ["** NULL **", "** none **", "", None])
+def partitions(cluster: RecordedCluster) -> Iterator[list[dict[str, Any]]]:
+    """The partitions in the status of each node."""
+    for name in NODES:
+        status = cluster[name].answers["CLUSTERS CLUSTER planets STATUS"]["clusterStatus"]
+        yield status["partitionsInfo"]["partitions"]
+
+
+@sweep("primary", ["** NULL **", "** none **", "", None])
 async def test_partition_without_primary_is_reported(cluster: RecordedCluster, primary: str | None) -> None:
-    for name in ("node0", "node1", "node2"):
-        for each in cluster[name].answers[LOOK[1]]["clusterStatus"]["partitionsInfo"]["partitions"]:
+    for known in partitions(cluster):
+        for each in known:
             each["primaryNode"] = primary
     async with bmq.admin.connect(cluster.uris("node0", "node1")) as admin:
         standing = await admin.queue(ORDERS).standing()
@@ -187,9 +166,8 @@ async def test_partition_without_primary_is_reported(cluster: RecordedCluster, p
 
 
 async def test_partitions_with_two_primaries(cluster: RecordedCluster) -> None:
-    for name in ("node0", "node1", "node2"):
-        partitions = cluster[name].answers[LOOK[1]]["clusterStatus"]["partitionsInfo"]["partitions"]
-        partitions[1]["primaryNode"] = "[node1, 2]"
+    for known in partitions(cluster):
+        known[1]["primaryNode"] = "[node1, 2]"
     async with bmq.admin.connect(cluster.uris("node2", "node1", "node0")) as admin:
         assert (await admin.queue(ORDERS).standing()).node == "node0"
         assert (await admin.queue(OTHER).standing()).node == "node1"
@@ -209,20 +187,14 @@ async def test_hung_node_does_not_delay_the_answers_of_others(cluster: RecordedC
         assert len(hung.connections) == 1, "a silent node is left alone for a while"
 
 
-async def test_a_broker_without_other_nodes_is_asked_once_more_at_most() -> None:
-    async with bmq.broker.Broker() as broker, bmq.admin.connect(broker.uri) as admin:
-        async with bmq.connect(broker.uri) as session:
-            queue = await session.open_queue("bmq://bmq.test.mem.priority/q", write=True)
-            asked: list[str] = []
-            answer = broker._node.admin
+async def test_statistics_are_asked_for_again_after_too_often(cluster: RecordedCluster) -> None:
+    node = cluster["node0"]
+    said = iter([{"error": {"message": "too often"}}, node.answers["STAT SHOW"]])
 
-            def listen(command: str, now: float) -> str:
-                asked.append(command.removeprefix("ENCODING JSON_COMPACT "))
-                return answer(command, now)
+    class Answers(dict[str, Any]):
+        def get(self, command: str, default: Any = None) -> Any:
+            return next(said) if command == "STAT SHOW" else super().get(command, default)
 
-            broker._node.admin = listen  # type: ignore[method-assign]
-            standing = await admin.queue(queue.uri).standing()
-            await admin.queue(queue.uri).depth()
-        assert standing.is_primary
-        assert standing.gap == "" == await admin.gap()
-        assert asked == ["CLUSTERS LIST", "DOMAINS DOMAIN bmq.test.mem.priority QUEUE q INTERNALS"]
+    node.answers = Answers(node.answers)
+    async with bmq.admin.connect(cluster.uris("node0")) as admin:
+        assert (await admin.statistics()).queues

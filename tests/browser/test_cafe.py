@@ -27,12 +27,12 @@ def after(cafe: Any, seconds: float) -> Any:
     return json.loads(cafe.advance(int(seconds * 20)))
 
 
-def settled(cafe: Any) -> Any:
-    """Stop the posts, and return the books when all orders are handled."""
+def settled(cafe: Any) -> None:
+    """Stop the posts: all orders are handled, and none is lost."""
     cafe.command("post", "", False)
     books = after(cafe, 60)["books"]
     assert books["balanced"], books
-    return books
+    assert books["lost"] == books["stored"] == 0
 
 
 def test_each_consumer_gets_what_it_subscribed_to(cafe: Any) -> None:
@@ -40,9 +40,10 @@ def test_each_consumer_gets_what_it_subscribed_to(cafe: Any) -> None:
     assert state["now"] == pytest.approx(10)
     assert [each["session"] for each in state["programs"].values()] == ["STARTED"] * 3
     assert state["books"]["posted"] == pytest.approx(60, abs=2)
-    books = settled(cafe)
-    assert books["lost"] == books["twice"] == 0
-    assert all(each["handled"] > 10 for each in after(cafe, 0.05)["consumers"].values())
+    settled(cafe)
+    state = after(cafe, 0.05)
+    assert state["books"]["twice"] == 0
+    assert all(each["handled"] > 10 for each in state["consumers"].values())
 
 
 def test_orders_wait_behind_a_link_that_is_cut(cafe: Any) -> None:
@@ -54,7 +55,7 @@ def test_orders_wait_behind_a_link_that_is_cut(cafe: Any) -> None:
     assert state["books"]["stored"] > 20
     assert any("bar" in line and "lost" in line for line in state["lines"])
     cafe.command("cut", "bar", False)
-    assert settled(cafe)["lost"] == 0
+    settled(cafe)
 
 
 def test_posts_wait_for_a_killed_broker(cafe: Any) -> None:
@@ -63,10 +64,9 @@ def test_posts_wait_for_a_killed_broker(cafe: Any) -> None:
     state = after(cafe, 5)
     assert state["broker"] is False
     assert state["books"]["posted"] - state["books"]["acknowledged"] > 20
-    cafe.command("kill", "broker", False)
-    cafe.command("kill", "broker", False)
-    books = settled(cafe)
-    assert books["lost"] == 0
+    for _ in range(2):
+        cafe.command("kill", "broker", False)
+    settled(cafe)
 
 
 def test_a_killed_consumer_gets_its_orders_again(cafe: Any) -> None:
@@ -76,7 +76,7 @@ def test_a_killed_consumer_gets_its_orders_again(cafe: Any) -> None:
     cafe.command("slow", "kitchen", False)
     assert after(cafe, 2)["programs"]["kitchen"] == {"up": False, "session": "NONE"}
     cafe.command("kill", "kitchen", False)
-    assert settled(cafe)["lost"] == 0
+    settled(cafe)
 
 
 def test_another_expression(cafe: Any) -> None:
@@ -84,31 +84,27 @@ def test_another_expression(cafe: Any) -> None:
     assert "Equality is written" in after(cafe, 1)["consumers"]["bar"]["error"]
     cafe.command("expression", "bar", 'kind == "drink" || kind == "food"')
     cafe.command("kill", "kitchen", True)
-    state = after(cafe, 5)
-    assert state["consumers"]["bar"]["error"] == ""
-    assert settled(cafe)["lost"] == 0
+    assert after(cafe, 5)["consumers"]["bar"]["error"] == ""
+    settled(cafe)
 
 
 @pytest.mark.parametrize("number", range(5))
 def test_any_clicks_leave_the_books_balanced(cafe: Any, number: int) -> None:
-    random = cafe.sim.random
+    random, programs = cafe.sim.random, ["broker", "shop", "bar", "kitchen"]
     for _ in range(30 + number):
         after(cafe, random.uniform(0.05, 2))
-        name = random.choice(["broker", "shop", "bar", "kitchen"])
-        if name == "broker" or random.random() < 0.5:
-            cafe.command("kill", name, random.random() < 0.5)
-        else:
-            cafe.command("cut", name, random.random() < 0.5)
+        name = random.choice(programs)
+        cut = name != "broker" and random.random() < 0.5
+        cafe.command("cut" if cut else "kill", name, random.random() < 0.5)
         cafe.command("slow", random.choice(["bar", "kitchen"]), random.random() < 0.5)
-    for name in ("broker", "shop", "bar", "kitchen"):
+    for name in programs:
         cafe.command("kill", name, False)
         if name != "broker":
             cafe.command("cut", name, False)
-        cafe.command("slow", "bar", False)
-        cafe.command("slow", "kitchen", False)
-    cafe.command("post", "", False)
-    books = after(cafe, 60)["books"]
-    assert books["lost"] == books["stored"] == 0
+    for name in ("bar", "kitchen"):
+        cafe.command("slow", name, False)
+    settled(cafe)
+    books = after(cafe, 0.05)["books"]
     assert books["handled"] >= books["acknowledged"]
 
 

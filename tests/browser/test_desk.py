@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.browser import ROOT, load
+from tests.sweeps import sweep
 
 PROGRAM = re.compile(r'```python(?: title="([^"]+)")?\n(.*?)```', re.S)
 POSTS = """
@@ -61,30 +62,25 @@ def reader() -> Iterator[Reader]:
     reader.desk.close()
 
 
-def test_two_programs_share_the_broker(reader: Reader) -> None:
-    reader.run("posts", POSTS, "tea 'two cakes'")
-    assert reader.after(1) == {"posts": False}
-    assert reader.text["posts"] == "posted tea\nposted two cakes\n"
+def test_two_programs_share_the_broker_and_are_run_again(reader: Reader) -> None:
+    for arguments, printed in (
+        ("cake", "posted cake\n"),
+        ("tea 'two cakes'", "posted tea\nposted two cakes\n"),
+    ):
+        reader.run("posts", POSTS, arguments)
+        assert reader.after(1) == {"posts": False}
+        assert reader.text["posts"] == printed
     reader.run("receives", RECEIVES, files=NAMES)
     assert reader.after(1)["receives"] is True
-    assert reader.text["receives"] == "b'tea'\nb'two cakes'\n"
+    assert reader.text["receives"] == "b'cake'\nb'tea'\nb'two cakes'\n"
+    reader.run("receives", RECEIVES, files=NAMES)
+    assert reader.after(1)["receives"] is True
     reader.desk.stop("receives")
     assert reader.after(1)["receives"] is False
 
 
-def test_a_program_is_run_again(reader: Reader) -> None:
-    for each in ("tea", "cake"):
-        reader.run("posts", POSTS, each)
-        reader.after(1)
-        assert reader.text["posts"] == f"posted {each}\n"
-    reader.run("receives", RECEIVES, files=NAMES)
-    reader.after(1)
-    reader.run("receives", RECEIVES, files=NAMES)
-    assert reader.after(1)["receives"] is True
-
-
-@pytest.mark.parametrize(
-    ("source", "shown"),
+@sweep(
+    "source, shown",
     [
         ("print(1", "SyntaxError"),
         ("import bmq\n1 / 0", 'File "p.py", line 2'),

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import json
-import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -27,15 +27,9 @@ T = TypeVar("T")
 def _surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Isolate the tests from the user: no configuration, no credentials, a terminal of 80 columns."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    names = (
-        "BMQ_BROKER_URI",
-        "BMQ_CONTEXT",
-        "BMQ_USER",
-        "BMQ_PASSWORD",
-        "FORCE_COLOR",
-        "COLUMNS",
-    )
-    for name in names:
+    for name in ("BROKER_URI", "CONTEXT", "USER", "PASSWORD"):
+        monkeypatch.delenv(f"BMQ_{name}", raising=False)
+    for name in ("FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     # bmq.run asks for this number. Python visits each of the tests' frozen objects: 50 ms for each command.
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 1)
@@ -69,6 +63,13 @@ class Ran:
     @property
     def json(self) -> list[Any]:
         return [json.loads(line) for line in self.lines]
+
+
+class Terminal(io.StringIO):
+    """A terminal that types a text, or shows one."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 Bmq = Callable[..., Ran]
@@ -129,21 +130,3 @@ def aside(uri: str) -> Iterator[Aside]:
     aside = Aside(uri)
     yield aside
     aside.close()
-
-
-@pytest.fixture
-def supervisor_lines() -> Iterator[list[str]]:
-    """The log lines of supervisors so far."""
-    lines: list[str] = []
-
-    class Lines(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
-
-    handler, logger = Lines(), logging.getLogger("bmq.run")
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    yield lines
-    logger.removeHandler(handler)
-    logger.setLevel(before)

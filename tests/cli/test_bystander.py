@@ -10,7 +10,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from bmq.broker import Action, ActionKind
 from bmq.cli import main
 from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Aside, Bmq
+from tests.integration.steps import NewUri
 
-NewUri = Callable[..., str]
 FANOUT = "bmq.test.mem.fanout"
 APPS = ("foo", "bar", "baz")
 STANDARD = 'kind == "standard"'
@@ -65,6 +65,10 @@ class Bystander:
     consumers: list[bmq.Consumer]
     guid: str
 
+    @property
+    def names(self) -> dict[str, str]:
+        return {"QUEUE": self.queue.uri, "GUID": self.guid}
+
     def internals(self) -> Internals:
         async def ask() -> Internals:
             async with bmq.admin.connect(self.broker) as admin:
@@ -90,58 +94,59 @@ async def _take(consumer: bmq.Consumer, count: int) -> list[bytes]:
     return found
 
 
-def _bystander(aside: Aside, uri: str, broker: str, readers: list[str], text: str = STANDARD) -> Bystander:
-    queue = aside.do(aside.session.open_queue(uri, write=True))
-    consumers = []
-    for each in readers:
-        reading = aside.do(aside.session.open_queue(each, read=True))
-        consumers.append(aside.do(reading.subscribe(text, strict=False).open()))
-    guid = aside.do(queue.post(b"express", properties={"kind": "express"})).guid
-    return Bystander(aside, broker, queue, consumers, str(guid))
+class Beside:
+    """Starts bystanders; their queues are purged after the test."""
+
+    def __init__(self, aside: Aside, broker: str) -> None:
+        self.aside, self.broker = aside, broker
+        self.queues: list[str] = []
+
+    def __call__(self, uri: str, *apps: str, text: str = STANDARD) -> Bystander:
+        """Subscribe to a queue, for all applications by default, and post a message of another kind."""
+        readers = [f"{uri}?id={app}" for app in apps or APPS] if FANOUT in uri else [uri]
+        do, session = self.aside.do, self.aside.session
+        queue = do(session.open_queue(uri, write=True))
+        reading = [do(session.open_queue(each, read=True)) for each in readers]
+        consumers = [do(each.subscribe(text, strict=False).open()) for each in reading]
+        self.queues.append(uri)
+        guid = do(queue.post(b"express", properties={"kind": "express"})).guid
+        return Bystander(self.aside, self.broker, queue, consumers, str(guid))
 
 
-def _readers(uri: str) -> list[str]:
-    return [f"{uri}?id={app}" for app in APPS] if FANOUT in uri else [uri]
+@pytest.fixture
+def beside(aside: Aside, uri: str, run: Bmq) -> Iterator[Beside]:
+    beside = Beside(aside, uri)
+    yield beside
+    for queue in beside.queues:
+        run("purge", queue, "--yes")
 
 
 @pytest.mark.parametrize(
     ("status", "words"), LOOKS, ids=lambda value: "-".join(value)[:40] if isinstance(value, tuple) else ""
 )
 def test_a_look_changes_nothing(
-    run: Bmq, aside: Aside, uri: str, bmq_queue_uri: str, status: int, words: tuple[str, ...]
+    run: Bmq, beside: Beside, bmq_queue_uri: str, status: int, words: tuple[str, ...]
 ) -> None:
-    bystander = _bystander(aside, bmq_queue_uri, uri, _readers(bmq_queue_uri))
-    names = {"QUEUE": bmq_queue_uri, "GUID": bystander.guid}
-    ran = run(*(names.get(word, word) for word in words))
+    bystander = beside(bmq_queue_uri)
+    ran = run(*(bystander.names.get(word, word) for word in words))
     assert ran.status == status, ran
     if status == 2 and words[0] != "bench":
         assert ran.out == ""
-        assert "this queue has readers" in ran.err
-        assert "bmq peek" in ran.err
-        assert "--force" in ran.err
+        for said in ("this queue has readers", "bmq peek", "--force"):
+            assert said in ran.err
     bystander.still_receives()
-    run("purge", bmq_queue_uri, "--yes")
 
 
 def test_readers_of_another_application_do_not_matter(
-    run: Bmq, aside: Aside, uri: str, bmq_new_queue_uri: NewUri
+    run: Bmq, beside: Beside, bmq_new_queue_uri: NewUri
 ) -> None:
     queue = bmq_new_queue_uri(FANOUT)
-    bystander = _bystander(aside, queue, uri, [f"{queue}?id=foo"])
+    bystander = beside(queue, "foo")
     assert run("tail", f"{queue}?id=bar", "--fields", "data").lines == ["express"]
     bystander.still_receives()
     ran = run("tail", f"{queue}?id=typo")
     assert (ran.status, ran.out) == (2, "")
     assert "its applications: foo, bar, baz" in ran.err
-    run("purge", queue, "--yes")
-
-
-def test_taking_on_purpose_takes(run: Bmq, aside: Aside, uri: str, bmq_queue_uri: str) -> None:
-    bystander = _bystander(aside, bmq_queue_uri, uri, _readers(bmq_queue_uri))
-    ran = run("tail", bmq_queue_uri, "-e", 'kind == "express"', "--confirm", "--fields", "data")
-    assert ran.lines == ["express"]
-    bystander.still_receives()
-    assert bystander.internals().depth.messages == 0
 
 
 #: The commands that take some of the messages with another kind, and their statuses.
@@ -160,17 +165,10 @@ SOME: list[tuple[int, tuple[str, ...]]] = [
     ("status", "words"), SOME, ids=lambda value: "-".join(value)[:60] if isinstance(value, tuple) else ""
 )
 def test_no_surplus_message_returns(
-    run: Bmq,
-    aside: Aside,
-    uri: str,
-    bmq_new_queue_uri: NewUri,
-    status: int,
-    words: tuple[str, ...],
-    count: int,
+    run: Bmq, beside: Beside, bmq_new_queue_uri: NewUri, status: int, words: tuple[str, ...], count: int
 ) -> None:
-    queue, other = bmq_new_queue_uri(), bmq_new_queue_uri()
-    bystander = _bystander(aside, queue, uri, _readers(queue))
-    there = 21
+    bystander, other, there = beside(bmq_new_queue_uri()), bmq_new_queue_uri(), 21
+    aside = bystander.aside
     for _ in range(there - 1):
         aside.do(bystander.queue.post(b"express", properties={"kind": "express"}))
 
@@ -181,7 +179,7 @@ def test_no_surplus_message_returns(
         await opened.close()
 
     interrupting = asyncio.run_coroutine_threadsafe(interrupt(), aside.loop) if status == 130 else None
-    names = {"QUEUE": queue, "OTHER": other, "COUNT": str(count), "RATE": str(count / 10)}
+    names = bystander.names | {"OTHER": other, "COUNT": str(count), "RATE": str(count / 10)}
     ran = run(*(names.get(word, word) for word in words))
     assert ran.status == status, ran
     assert "returned" not in ran.err.replace("returned messages", "")
@@ -190,34 +188,26 @@ def test_no_surplus_message_returns(
     taken = {0: count, 130: there, 2: 0}[status]
     assert bystander.internals().depth.messages == there - taken
     bystander.still_receives()
-    run("purge", queue, "--yes")
     run("purge", other, "--yes")
 
 
-def test_force_takes_and_says_what_follows(run: Bmq, aside: Aside, uri: str, bmq_queue_uri: str) -> None:
-    _bystander(aside, bmq_queue_uri, uri, _readers(bmq_queue_uri))
+def test_force_takes_and_says_what_follows(run: Bmq, beside: Beside, bmq_queue_uri: str) -> None:
+    beside(bmq_queue_uri)
     ran = run("tail", bmq_queue_uri, "--force", "--fields", "data")
     assert ran.lines == ["express"]
     assert "nothing else until a consumer takes them" in ran.err
-    run("purge", bmq_queue_uri, "--yes")
 
 
 #: A subscription whose text looks like the end of a broker's answer.
-FORGED = (
-    'x == " ] consumers = [ ] ] [ sId = 1 expression = [ version = E text = " || kind == "standard"',
-    f'x == " ] consumers = [ ] ] [ sId = {"9" * 5000} expression = [ version = E text = " || {STANDARD}',
-)
+FORGED = 'x == " ] consumers = [ ] ] [ sId = NUMBER expression = [ version = E text = " || ' + STANDARD
 
 
-@pytest.mark.parametrize("text", FORGED, ids=["short", "long"])
-def test_a_reader_cannot_be_overlooked(
-    run: Bmq, aside: Aside, uri: str, bmq_queue_uri: str, text: str
-) -> None:
+@pytest.mark.parametrize("number", ["1", "9" * 5000], ids=["short", "long"])
+def test_a_reader_cannot_be_overlooked(run: Bmq, beside: Beside, bmq_queue_uri: str, number: str) -> None:
     """The text of a subscription belongs to its client, and never hides the client."""
-    _bystander(aside, bmq_queue_uri, uri, _readers(bmq_queue_uri), text)
+    beside(bmq_queue_uri, text=FORGED.replace("NUMBER", number))
     ran = run("tail", bmq_queue_uri)
     assert (ran.status, ran.out) == (2, "")
-    run("purge", bmq_queue_uri, "--yes")
 
 
 @pytest.mark.parametrize("kind", [ActionKind.CONNECT_ADMIN, ActionKind.EXECUTE_ADMIN_COMMAND])
@@ -253,13 +243,13 @@ def _prescribed(page: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", RUNBOOKS, ids=lambda page: page.stem)
 def test_a_runbook_changes_nothing_before_its_remedy(
-    run: Bmq, offline: Bmq, aside: Aside, uri: str, bmq_new_queue_uri: NewUri, page: Path
+    run: Bmq, offline: Bmq, beside: Beside, uri: str, bmq_new_queue_uri: NewUri, page: Path
 ) -> None:
     queue, letters = bmq_new_queue_uri(), bmq_new_queue_uri()
     run("post", letters, "a letter")
-    bystander = _bystander(aside, queue, uri, _readers(queue))
-    names = {"QUEUE": queue, "OLD": queue, "NEW": queue, "QUEUE_OF_DEAD_LETTERS": letters, "NODE": uri}
-    names |= {"GUID": bystander.guid, "EXPRESSION": "x == 1", "NAME=VALUE": "x=1"}
+    bystander = beside(queue)
+    names = {"OLD": queue, "NEW": queue, "QUEUE_OF_DEAD_LETTERS": letters, "NODE": uri}
+    names |= {"EXPRESSION": "x == 1", "NAME=VALUE": "x=1"} | bystander.names
     for words in _prescribed(page):
         line = [names.get(word, word) for word in words]
         if words[0] in ("peek", "explain") and len(words) == 1:
@@ -270,7 +260,6 @@ def test_a_runbook_changes_nothing_before_its_remedy(
         ran = offline(*line) if uri in line or words[0] == "check" else run(*line)
         assert ran.status == 0, (words, ran)
         bystander.still_receives()
-    run("purge", queue, "--yes")
     run("purge", letters, "--yes")
 
 
@@ -294,18 +283,12 @@ class _Closing(io.StringIO):
 @pytest.mark.parametrize("lines", [0, 5, 7, 8, 9, 12])
 @pytest.mark.parametrize("output", [[], ["--json"]], ids=["table", "json"])
 def test_doctor_removes_its_message_whatever_happens_to_its_output(
-    monkeypatch: pytest.MonkeyPatch,
-    aside: Aside,
-    uri: str,
-    bmq_new_queue_uri: NewUri,
-    lines: int,
-    output: list[str],
+    monkeypatch: pytest.MonkeyPatch, beside: Beside, bmq_new_queue_uri: NewUri, lines: int, output: list[str]
 ) -> None:
     queue = bmq_new_queue_uri(FANOUT)
-    bystander = _bystander(aside, queue, uri, [f"{queue}?id=foo"])
+    bystander = beside(queue, "foo")
     monkeypatch.setattr("bmq.cli._give_up_output", lambda: None)
     monkeypatch.setattr(sys, "stdout", _Closing(lines))
-    assert main(["doctor", queue, "--post", *output, "--broker", uri]) in (0, 141)
+    assert main(["doctor", queue, "--post", *output, "--broker", bystander.broker]) in (0, 141)
     monkeypatch.undo()
     assert {app.messages for app in bystander.internals().depth.apps} == {1}, "only the other message"
-    bystander.aside.do(bystander.queue.close())

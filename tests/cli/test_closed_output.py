@@ -8,7 +8,6 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,10 @@ import pytest
 
 from bmq.cli import main
 from tests.cli.conftest import Bmq
+from tests.sweeps import sweep
+
+HELPS = [["--version"], ["--help"], ["post", "--help"], ["contexts", "--help"], ["broker", "--help"]]
+VERB = ["check", "x == 1"]
 
 
 class _Full(io.FileIO):
@@ -29,61 +32,36 @@ class _Full(io.FileIO):
 
 def run(arguments: list[str], output: io.TextIOWrapper, monkeypatch: pytest.MonkeyPatch) -> int:
     """Run the command with this standard output, and write the rest at the end as the interpreter does."""
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, output:
         patch.setattr(sys, "stdout", output)
-        status = main(arguments)
-        output.flush()
-    return status
+        return main(arguments)
 
 
-@pytest.fixture
-def closed_pipe() -> Iterator[io.TextIOWrapper]:
-    """A pipe without a reader."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "w") as output:
-        yield output
-
-
-@pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[io.TextIOWrapper]:
-    """A file on a disk that is full until the command drops its output."""
-    with io.TextIOWrapper(io.BufferedWriter(_Full(tmp_path / "out", "w"))) as output:
-        yield output
-
-
-HELPS = [["--version"], ["--help"], ["post", "--help"], ["contexts", "--help"], ["broker", "--help"]]
-
-
-@pytest.mark.parametrize("arguments", [*HELPS, ["check", "x == 1"]], ids=" ".join)
+@sweep("arguments", [*HELPS, VERB])
 def test_a_closed_pipe_is_the_end(
-    arguments: list[str],
-    closed_pipe: io.TextIOWrapper,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in ``bmq --help | true``."""
-    assert run(arguments, closed_pipe, monkeypatch) == 141
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert run(arguments, os.fdopen(writing, "w"), monkeypatch) == 141
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("arguments", HELPS, ids=" ".join)
+@sweep(
+    "arguments, said",
+    [*((each, "bmq: the output cannot be written: ") for each in HELPS), (VERB, "bmq check: ")],
+)
 def test_a_full_disk_is_an_error(
     arguments: list[str],
-    full_disk: io.TextIOWrapper,
+    said: str,
+    tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert run(arguments, full_disk, monkeypatch) == 2
-    expected = f"bmq: the output cannot be written: [Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}\n"
-    assert capfd.readouterr().err == expected
-
-
-def test_a_verb_reports_a_full_disk_once(
-    full_disk: io.TextIOWrapper, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run(["check", "x == 1"], full_disk, monkeypatch) == 2
-    assert capfd.readouterr().err == f"bmq check: [Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}\n"
+    full = io.TextIOWrapper(io.BufferedWriter(_Full(tmp_path / "out", "w")))
+    assert run(arguments, full, monkeypatch) == 2
+    assert capfd.readouterr().err == f"{said}[Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}\n"
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

@@ -3,77 +3,66 @@
 
 from __future__ import annotations
 
-import os
+import re
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import bmq
 from bmq.cli import completion, main
 from bmq.testing import BackgroundBroker
+from tests.cli.conftest import Bmq
+from tests.sweeps import sweep
 
 ORDERS = "bmq://bmq.test.mem.priority/orders"
+OTHER = "bmq://bmq.test.mem.priority/other"
 FANOUT = "bmq://bmq.test.mem.fanout/orders"
+NOWHERE = "tcp://127.0.0.1:1"
+
+Tab = Callable[..., list[str]]
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[BackgroundBroker]:
+def broker() -> Iterator[str]:
     with BackgroundBroker() as broker, bmq.blocking.connect(broker.uri) as session:
-        for uri in (ORDERS, FANOUT, "bmq://bmq.test.mem.priority/other"):
+        for uri in (ORDERS, FANOUT, OTHER):
             session.open_queue(uri, write=True).post(b"1")
-        yield broker
+        yield broker.uri
 
 
-def bash_words(line: str) -> list[str]:
-    """Cut a line as bash does: at blanks, and around colons and equals signs."""
-    words: list[str] = []
-    for part in line.split(" "):
-        word = ""
-        for letter in part:
-            separator = letter in ":="
-            if word and separator is not (word[-1] in ":="):
-                words.append(word)
-                word = ""
-            word += letter
-        words.append(word)
-    return words
-
-
-def tab(
-    line: str,
-    uri: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    shell: str = "bash",
-) -> list[str]:
+@pytest.fixture
+def tab(broker: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tab:
     """Return the candidates for the end of a line."""
-    words = bash_words(line)
-    for name in ("COMP_WORDS", "COMP_CWORD", "_TYPER_COMPLETE_ARGS"):
-        monkeypatch.delenv(name, raising=False)
-    if shell == "bash":
-        monkeypatch.setenv("COMP_WORDS", " ".join(words))
-        monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
-    else:
-        monkeypatch.setenv("_TYPER_COMPLETE_ARGS", line)
-        monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
-    monkeypatch.setenv("_BMQ_COMPLETE", f"complete_{shell}")
-    monkeypatch.setenv("BMQ_BROKER_URI", uri)
-    monkeypatch.setattr(sys, "stdin", sys.stdin)
-    main([])
-    said = capsys.readouterr()
-    assert said.err == ""
-    return said.out.split()
+
+    def tab(line: str, uri: str = broker, shell: str = "bash") -> list[str]:
+        # bash cuts a line at blanks, and around colons and equals signs.
+        words = [word for part in line.split(" ") for word in re.findall(r"[:=]+|[^:=]+", part) or [""]]
+        of_bash = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+        of_fish = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+        with monkeypatch.context() as patch:
+            patch.setenv("_BMQ_COMPLETE", f"complete_{shell}")
+            patch.setenv("BMQ_BROKER_URI", uri)
+            patch.setattr(sys, "stdin", sys.stdin)  # the command replaces it
+            for name, value in (of_bash if shell == "bash" else of_fish).items():
+                patch.setenv(name, value)
+            capsys.readouterr()
+            main([])
+        said = capsys.readouterr()
+        assert said.err == ""
+        return said.out.split()
+
+    return tab
 
 
-@pytest.mark.parametrize(
-    ("line", "candidates"),
+@sweep("shell", ["bash", "fish"])
+@sweep(
+    "line, candidates",
     [
-        ("bmq tail bmq://bmq.test.mem.pri", [ORDERS, "bmq://bmq.test.mem.priority/other"]),
+        ("bmq tail bmq://bmq.test.mem.pri", [ORDERS, OTHER]),
         ("bmq tail bmq://bmq.test.mem.priority/or", [ORDERS]),
-        ("bmq tail bm", [FANOUT, ORDERS, "bmq://bmq.test.mem.priority/other"]),
+        ("bmq tail bm", [FANOUT, ORDERS, OTHER]),
         (f"bmq tail {FANOUT}?", [f"{FANOUT}?id={app}" for app in ("bar", "baz", "foo")]),
         (f"bmq peek {FANOUT}?id=b", [f"{FANOUT}?id=bar", f"{FANOUT}?id=baz"]),
         ("bmq post bmq://bmq.test.mem.fan", [FANOUT]),
@@ -83,16 +72,10 @@ def tab(
         ("bmq tail nothing", []),
     ],
 )
-@pytest.mark.parametrize("shell", ["bash", "fish"])
 def test_a_tab_completes_names_that_the_broker_has(
-    line: str,
-    candidates: list[str],
-    shell: str,
-    broker: BackgroundBroker,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tab: Tab, line: str, candidates: list[str], shell: str
 ) -> None:
-    found = tab(line, broker.uri, monkeypatch, capsys, shell)
+    found = tab(line, shell=shell)
     if shell == "bash":  # bash puts a candidate in place of the part behind the last colon or equals sign
         word = line.rpartition(" ")[2]
         kept = word[: max(word.rfind(":"), word.rfind("=")) + 1]
@@ -104,8 +87,8 @@ def test_a_tab_completes_names_that_the_broker_has(
 CLUSTER = "bmq admin CLUSTERS CLUSTER local"
 
 
-@pytest.mark.parametrize(
-    ("line", "candidates"),
+@sweep(
+    "line, candidates",
     [
         ("bmq admin do", ["domains"]),
         ("bmq admin domains R", ["RECONFIGURE", "REMOVE", "RESOLVER"]),
@@ -120,86 +103,38 @@ CLUSTER = "bmq admin CLUSTERS CLUSTER local"
         ("bmq admin NOTHING ", []),
     ],
 )
-def test_a_tab_completes_admin_commands_and_their_names(
-    line: str,
-    candidates: list[str],
-    broker: BackgroundBroker,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert tab(line, broker.uri, monkeypatch, capsys) == candidates
+def test_a_tab_completes_admin_commands_and_their_names(tab: Tab, line: str, candidates: list[str]) -> None:
+    assert tab(line) == candidates
 
 
-def test_verbs_are_completed_without_a_broker(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert tab("bmq ta", "tcp://127.0.0.1:1", monkeypatch, capsys) == ["tail"]
+@sweep("uri", [NOWHERE, "tcp://", "nowhere", "name"])
+def test_without_a_broker_a_tab_completes_verbs_alone(tab: Tab, uri: str) -> None:
+    assert tab("bmq ta", uri) == ["tail"]
+    assert tab("bmq tail bmq://", uri) == []
 
 
-@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:1", "tcp://", "nowhere", ""])
-def test_without_a_broker_a_tab_is_silent(
-    uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", "/nowhere/at/all")
-    assert tab("bmq tail bmq://", uri or "name", monkeypatch, capsys) == []
-
-
-def test_silent_broker_does_not_delay_the_call(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_silent_broker_does_not_delay_the_call(tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completion, "PATIENCE", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        uri = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        assert tab("bmq tail bmq://", uri, monkeypatch, capsys) == []
+        assert tab("bmq tail bmq://", f"tcp://127.0.0.1:{silent.getsockname()[1]}") == []
 
 
-def test_context_of_the_line_is_asked_and_completed(
-    broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["contexts", "add", "here", broker.uri])
-    capsys.readouterr()
-    nowhere = "tcp://127.0.0.1:1"
-    assert tab("bmq tail --context h", nowhere, monkeypatch, capsys) == ["here"]
-    assert tab("bmq contexts use h", nowhere, monkeypatch, capsys) == ["here"]
+def test_context_of_the_line_is_asked_and_completed(tab: Tab, offline: Bmq, broker: str) -> None:
+    offline("contexts", "add", "here", broker)
+    assert tab("bmq tail --context h", NOWHERE) == ["here"]
+    assert tab("bmq contexts use h", NOWHERE) == ["here"]
     line = "bmq tail --context here bmq://bmq.test.mem.f"
-    assert tab(line, nowhere, monkeypatch, capsys) == [FANOUT.removeprefix("bmq:")]
+    assert tab(line, NOWHERE) == [FANOUT.removeprefix("bmq:")]
 
 
-def test_no_password_is_asked_for(
-    broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_password_is_asked_for(tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BMQ_USER", "somebody")
-    monkeypatch.delenv("BMQ_PASSWORD", raising=False)
-    assert tab("bmq tail bmq://", broker.uri, monkeypatch, capsys) == []
+    assert tab("bmq tail bmq://") == []
 
 
-def test_names_that_a_shell_would_split_are_no_candidates(
-    broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_that_a_shell_would_split_are_no_candidates(tab: Tab, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hostile(_: bmq.admin.Admin) -> list[str]:
-        return [
-            "bmq://d/$(id)",
-            "bmq://d/`id`",
-            "bmq://d/a\nb",
-            "bmq://d/a b",
-            "bmq://d/'",
-            "bmq://d/good",
-        ]
+        return [f"bmq://d/{name}" for name in ("$(id)", "`id`", "a\nb", "a b", "'", "good")]
 
     monkeypatch.setattr(bmq.admin.Admin, "queues", hostile)
-    assert tab("bmq tail bmq://d", broker.uri, monkeypatch, capsys) == ["//d/good"]
-
-
-def test_bash_itself_puts_the_candidate_in_place(broker: BackgroundBroker) -> None:
-    """With the script of ``bmq --show-completion``, and words split by bash."""
-    script = f"""
-        bmq() {{ "{sys.executable}" -c 'import sys; from bmq.cli import main; sys.exit(main())' "$@"; }}
-        COMP_WORDS=(bmq tail bmq : //bmq.test.mem.f)
-        COMPREPLY=( $(COMP_WORDS="${{COMP_WORDS[*]}}" COMP_CWORD=4 _BMQ_COMPLETE=complete_bash bmq) )
-        printf '%s\\n' "${{COMPREPLY[@]}}"
-    """
-    told = subprocess.run(
-        ["bash", "-c", script],
-        capture_output=True, text=True, check=True, env=os.environ | {"BMQ_BROKER_URI": broker.uri},
-    )  # fmt: skip
-    assert told.stdout.split() == [FANOUT.removeprefix("bmq:")]
+    assert tab("bmq tail bmq://d") == ["//d/good"]

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters on the command line: list, look, put back."""
+"""bmq dead and bmq move: nothing is lost, nothing appears twice."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 
 import bmq
+from bmq.broker import DomainConfig, Limits, Mode
+from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Aside, Bmq
+from tests.integration.steps import NewUri
 from tests.sweeps import sweep
-
-NewUri = Callable[..., str]
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -25,24 +27,25 @@ def letters(aside: Aside, bmq_new_queue_uri: NewUri) -> tuple[str, str]:
         letters = await aside.session.open_queue(dead, write=True)
         await queue.post(b"one\nline two", properties={f"p{n}": n for n in range(254)})
         await queue.post(b"\xfftwo", properties={"CustomerId": bmq.PropertyValue(bmq.PropertyType.SHORT, 7)})
-        died = asyncio.Event()
-
-        async def fail(message: bmq.Message) -> None:
-            if b"two" in message.data and not message.data.startswith(b"one"):
-                asyncio.get_running_loop().call_later(0.2, died.set)
-            raise ValueError("no \x1b[31m address")
-
-        retry = bmq.NoRetry(bmq.DeadLetter(letters))
-        task = asyncio.create_task(bmq.consume(queue, fail, retry=retry))
-        await asyncio.wait_for(died.wait(), 30)
+        task = asyncio.create_task(_consume(queue, letters, "no \x1b[31m address"))
+        await eventually(lambda: letters.stats().acknowledged == 2)
+        await eventually(lambda: queue.stats().confirmed == 2)
         task.cancel()
         await asyncio.wait([task])
-        await letters.flush()
         await queue.close()
         await letters.close()
 
     aside.do(die())
     return uri, dead
+
+
+async def _consume(queue: bmq.Queue, letters: bmq.Queue, error: str) -> None:
+    """Fail each message, which makes it a dead letter."""
+
+    async def fail(message: bmq.Message) -> None:
+        raise ValueError(error)
+
+    await bmq.consume(queue, fail, retry=bmq.NoRetry(bmq.DeadLetter(letters)))
 
 
 def test_dead_lists_and_shows_letters(run: Bmq, letters: tuple[str, str]) -> None:
@@ -97,19 +100,15 @@ def test_letters_that_cannot_be_put_back_stay(run: Bmq, bmq_new_queue_uri: NewUr
 def test_letters_that_come_back_end_the_command(run: Bmq, aside: Aside, letters: tuple[str, str]) -> None:
     uri, dead = letters
 
-    async def fail(message: bmq.Message) -> None:
-        raise ValueError("still no address")
-
     async def start() -> asyncio.Task[None]:
         queue = await aside.session.open_queue(uri, read=True)
-        retry = bmq.NoRetry(bmq.DeadLetter(await aside.session.open_queue(dead, write=True)))
-        return asyncio.create_task(bmq.consume(queue, fail, retry=retry))
+        again = await aside.session.open_queue(dead, write=True)
+        return asyncio.create_task(_consume(queue, again, "still no address"))
 
     task = aside.do(start())
     ran = run("dead", dead, "--all", "--back")
     aside.loop.call_soon_threadsafe(task.cancel)
-    assert ran.status == 1
-    assert len(ran.lines) == 2
+    assert (ran.status, len(ran.lines)) == (1, 2)
     assert "2 dead letters put back" in ran.err
     assert "2 came back, and stay: the handler still fails" in ran.err
     assert [letter["properties"]["bmq_dead_error"] for letter in run("dead", dead, "--json").json] == [
@@ -127,3 +126,117 @@ def test_other_messages_are_not_listed_as_dead_letters(run: Bmq, bmq_queue_uri: 
     ran = run("dead", bmq_queue_uri, "--idle", "0.2")
     assert "2 messages, none of them dead letters" in ran.err
     assert "return to the queue" in ran.err
+
+
+# ---- move
+
+DOMAIN = "bmq.test.mem.priority"
+A, B = f"bmq://{DOMAIN}/a", f"bmq://{DOMAIN}/b"
+
+
+@pytest.fixture
+def broker() -> Iterator[BackgroundBroker]:
+    with BackgroundBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def move(broker: BackgroundBroker, offline: Bmq) -> Bmq:
+    return lambda *words: offline("move", *words, "--idle", "0.1", "--broker", broker.uri)
+
+
+def posted(uri: str, queue: str, count: int) -> None:
+    messages = [bmq.PutMessage(b"%d" % n, {"n": n, "kind": "odd" if n % 2 else "even"}) for n in range(count)]
+    with bmq.blocking.connect(uri) as session, session.open_queue(queue, write=True) as opened:
+        opened.post_many(messages).raise_for_failures()
+
+
+def drained(uri: str, queue: str) -> list[bytes]:
+    found: list[bytes] = []
+    with bmq.blocking.connect(uri) as session, session.open_queue(queue, read=True) as opened:
+        while True:
+            try:
+                batch = opened.receive_many(1000, 0.1)
+            except TimeoutError:
+                return found
+            found += [message.data for message in batch]
+            batch.confirm()
+
+
+def test_all_messages_move_in_order(move: Bmq, broker: BackgroundBroker) -> None:
+    posted(broker.uri, A, 600)
+    ran = move(A, B)
+    assert ran.status == 0
+    assert ran.out.startswith("600 messages moved (")
+    assert drained(broker.uri, A) == []
+    assert drained(broker.uri, B) == [b"%d" % n for n in range(600)]
+
+
+def test_expression_limit_and_rate(move: Bmq, broker: BackgroundBroker) -> None:
+    posted(broker.uri, A, 20)
+    ran = move(A, B, "--where", 'kind == "odd"', "--limit", "4", "--rate", "1000", "--json")
+    assert [{k: v for k, v in each.items() if k != "seconds"} for each in ran.json] == [
+        {"source": A, "destination": B, "moved": 4, "bytes": 4, "failed": 0}
+    ]
+    assert drained(broker.uri, B) == [b"1", b"3", b"5", b"7"]
+    assert len(drained(broker.uri, A)) == 16
+
+
+def test_repetition_is_dropped_and_a_move_back_is_not(
+    move: Bmq, broker: BackgroundBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posted(broker.uri, A, 5)
+    with monkeypatch.context() as patch:
+        # As after a death between the acknowledgement and the confirmation.
+        patch.setattr(bmq.Message, "confirm", lambda self: None)
+        move(A, B)
+    assert move(A, B).out.startswith("5 messages moved")
+    assert move(B, A).out.startswith("5 messages moved")
+    assert drained(broker.uri, B) == []
+    assert drained(broker.uri, A) == [b"%d" % n for n in range(5)]
+
+
+def test_full_destination_keeps_messages_at_the_source(offline: Bmq) -> None:
+    domains = [
+        DomainConfig("full", Mode.PRIORITY, queue_limits=Limits(messages=3)),
+        DomainConfig(DOMAIN, Mode.PRIORITY),
+    ]
+    with BackgroundBroker(domains=domains) as broker:
+        posted(broker.uri, A, 10)
+        ran = offline("move", A, "bmq://full/q", "--idle", "0.1", "--broker", broker.uri)
+        assert ran.status == 1
+        assert "no room for more messages" in ran.err
+        moved = drained(broker.uri, "bmq://full/q")
+        assert 3 <= len(moved) < 10
+        assert [*moved, *drained(broker.uri, A)] == [b"%d" % n for n in range(10)]
+
+
+def test_move_to_another_broker(move: Bmq, broker: BackgroundBroker) -> None:
+    posted(broker.uri, A, 5)
+    with BackgroundBroker() as other:
+        assert move(A, A, "--to-broker", other.uri).status == 0
+        assert len(drained(other.uri, A)) == 5
+    assert drained(broker.uri, A) == []
+    assert move(A, A, "--to-broker", "tcp://127.0.0.1:1", "--timeout", "0.3").status == 3
+
+
+@sweep(
+    "words, status, error",
+    [
+        ([A, A], 2, "the same queue"),
+        ([A, f"{B}?id=foo"], 2, "without ?id="),
+        ([A, "nothing"], 2, "bmq://"),
+        (["", B], 2, "bmq://"),
+        ([A, B, "--where", "x =="], 2, "x =="),
+        ([A, B, "--limit", "0"], 2, "limit"),
+        ([A, B, "--rate", "0"], 2, "rate"),
+        ([A, B, "--rate", "nan"], 2, "rate"),
+        ([A, B, "--to-broker", "nobody"], 2, "nobody"),
+        ([A, "bmq://no.such.domain/q"], 4, "no.such.domain"),
+        (["tcp://127.0.0.1:1", B], 2, "is a broker, not a queue"),
+    ],
+)
+def test_odd_values_of_move(move: Bmq, words: list[str], status: int, error: str) -> None:
+    ran = move(*words)
+    assert (ran.status, ran.out) == (status, "")
+    assert error in ran.err

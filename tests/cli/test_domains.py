@@ -13,7 +13,8 @@ import pytest
 
 import bmq
 from bmq.testing import BackgroundBroker
-from tests.cli.conftest import Bmq
+from tests.cli.conftest import Bmq, Ran
+from tests.sweeps import sweep
 
 LIMITS = {"messages": 1000, "bytes": 1_000_000}
 FANOUT = "d.fanout"
@@ -23,10 +24,6 @@ Edit = Callable[[dict[str, Any]], Any]
 
 def limit(limits: str, **members: Any) -> Edit:
     return lambda p: p["storage"][limits].update(members)
-
-
-def without_limit(limits: str, name: str) -> Edit:
-    return lambda p: p["storage"][limits].pop(name)
 
 
 def definition(mode: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -104,37 +101,34 @@ WRONG: list[tuple[Any, str]] = [
      "subscriptions[0].expression.text"),
     (with_(subscriptions=[{"appId": "", "expression": {"text": "x > 1"}}]), "Unsupported version"),
     (limit("domainLimits", messagesWatermarkRatio=1.5), "must be from 0 to 1, not 1.5"),
-    (without_limit("queueLimits", "bytes"), "storage.queueLimits.bytes: is missing"),
+    (lambda p: p["storage"]["queueLimits"].pop("bytes"), "storage.queueLimits.bytes: is missing"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("content", "message"), WRONG, ids=range(len(WRONG)))
-def test_a_wrong_file_is_reported_without_a_broker(
-    offline: Bmq, tmp_path: Path, content: Any, message: str
+DOUBTFUL: list[tuple[Any, str]] = [
+    (with_(future={"x": 1}), "is unknown to the schema"),
+    (with_(consistency={"strong": {}}), "a broker acknowledges no post to a strong domain in memory"),
+    (with_(messageTtl=0), "deletes messages after a second"),
+    (with_(mode={"fanout": {"appIDs": []}}), "no application"),
+    (with_(mode={"broadcast": {}}, consistency={"strong": {}}), "brokers take a broadcast domain as"),
+    (limit("domainLimits", messages=10), "has no effect: the limit of the whole"),
+]
+
+
+@sweep(
+    "content, status, kind, message",
+    [
+        *((content, 1, "d.x: INVALID", message) for content, message in WRONG),
+        *((content, 2, "warning: ", message) for content, message in DOUBTFUL),  # 2: a new domain
+    ],
+)
+def test_a_wrong_or_doubtful_file_is_reported_without_a_broker(
+    offline: Bmq, tmp_path: Path, content: Any, status: int, kind: str, message: str
 ) -> None:
     fill(tmp_path, d_x=edited(PRIORITY, content) if callable(content) else content)
     ran = offline("domains", "plan", str(tmp_path), "--offline")
-    assert (ran.status, ran.err) == (1, "")
-    assert "d.x: INVALID" in ran.out
-    assert message in ran.out
-
-
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (with_(future={"x": 1}), "is unknown to the schema"),
-        (with_(consistency={"strong": {}}), "a broker acknowledges no post to a strong domain in memory"),
-        (with_(messageTtl=0), "deletes messages after a second"),
-        (with_(mode={"fanout": {"appIDs": []}}), "no application"),
-        (with_(mode={"broadcast": {}}, consistency={"strong": {}}), "brokers take a broadcast domain as"),
-        (limit("domainLimits", messages=10), "has no effect: the limit of the whole"),
-    ],
-)
-def test_a_doubtful_file_causes_a_warning(offline: Bmq, tmp_path: Path, edit: Edit, message: str) -> None:
-    fill(tmp_path, d_x=edited(PRIORITY, edit))
-    ran = offline("domains", "plan", str(tmp_path), "--offline")
-    assert ran.status == 2  # a new domain
-    assert "warning: " in ran.out
+    assert (ran.status, ran.err) == (status, "")
+    assert kind in ran.out
     assert message in ran.out
 
 
@@ -145,9 +139,8 @@ def test_a_missing_folder_is_an_error_of_plan(offline: Bmq, tmp_path: Path) -> N
         assert (ran.status, ran.out) == (1, "")
         assert ran.err.startswith("bmq domains plan: ")
     assert offline("domains", "apply", str(tmp_path), "--offline").status == 2
-    assert (
-        offline("domains", "plan", str(fill(tmp_path, d_x=PRIORITY)), "-b", "tcp://127.0.0.1:1").status == 1
-    )
+    folder = fill(tmp_path, d_x=PRIORITY)
+    assert offline("domains", "plan", str(folder), "-b", "tcp://127.0.0.1:1").status == 1
 
 
 # ---- differences
@@ -157,6 +150,7 @@ def test_differences_of_two_folders(offline: Bmq, tmp_path: Path) -> None:
     old = fill(tmp_path / "old", d_x=PRIORITY, d_y=PRIORITY, d_gone=PRIORITY)
     changed = edited(PRIORITY, with_(messageTtl=60, maxConsumers=0))
     new = fill(tmp_path / "new", d_x=changed, d_y=PRIORITY, d_more={"redirect": "d.x"})
+    wrong = fill(tmp_path / "wrong", d_x="{")
     ran = offline("domains", "diff", str(old), str(new))
     assert (ran.status, ran.err) == (1, "")
     assert ran.lines[:2] == [f"d.gone: only in {old}", f"d.more: only in {new}"]
@@ -165,18 +159,26 @@ def test_differences_of_two_folders(offline: Bmq, tmp_path: Path) -> None:
     found = {each["name"]: each for each in offline("domains", "diff", str(old), str(new), "-o", "json").json}
     assert found["d.x"]["changes"][0]["weight"] == "deletes"
     assert (found["d.gone"]["only"], found["d.x"]["only"]) == (str(old), None)
-    assert offline("domains", "diff", str(old), str(old)).status == 0
-    assert offline("domains", "diff", str(old / "domains" / "d.x.json"), str(new)).status == 1
-    assert offline("domains", "diff", str(old), str(tmp_path / "missing")).status == 2
-    fill(tmp_path / "wrong", d_x="{")
-    assert offline("domains", "diff", str(old), str(tmp_path / "wrong")).status == 2
+    one = old / "domains" / "d.x.json"
+    for left, right, status in (
+        (old, old, 0),
+        (one, new, 1),
+        (old, tmp_path / "missing", 2),
+        (old, wrong, 2),
+    ):
+        assert offline("domains", "diff", str(left), str(right)).status == status, right
 
 
-def test_each_change_has_its_consequence(offline: Bmq, tmp_path: Path) -> None:
-    entry = {"appId": "a", "expression": {"version": "E_VERSION_1", "text": "x > 1"}}
-    other = {"appId": "b", "expression": {"version": "E_VERSION_1", "text": "x > 2"}}
-    fanout = definition({"fanout": {"appIDs": ["a", "b"]}}, subscriptions=[entry, other])
-    cases: list[tuple[Edit, str, str]] = [
+def subscribed(app: str, text: str) -> dict[str, Any]:
+    return {"appId": app, "expression": {"version": "E_VERSION_1", "text": text}}
+
+
+A_AND_B = [subscribed("a", "x > 1"), subscribed("b", "x > 2")]
+
+
+@sweep(
+    "edit, weight, sentence",
+    [
         (with_(mode={"priority": {}}, subscriptions=[]), "refused", "refuses to change the mode"),
         (lambda p: p["storage"].update(config={"fileBacked": {}}), "refused", "the kind of storage"),
         (lambda p: p["mode"]["fanout"].update(appIDs=["b", "c"]), "deletes", "wait for a are deleted"),
@@ -187,16 +189,19 @@ def test_each_change_has_its_consequence(offline: Bmq, tmp_path: Path) -> None:
         (with_(maxDeliveryAttempts=3), "warning", "further lost connections"),
         (with_(deduplicationTimeMs=3), "warning", "existing queues keep"),
         (with_(consistency={"strong": {}}), "warning", "acknowledged later"),
-        (with_(subscriptions=[other]), "note", "every message posted from now on is for a"),
+        (with_(subscriptions=A_AND_B[1:]), "note", "every message posted from now on is for a"),
         (with_(subscriptions=[]), "note", "every message posted from now on"),
-    ]
-    for number, (edit, weight, sentence) in enumerate(cases):
-        old = fill(tmp_path / f"old{number}", d_x=fanout)
-        new = fill(tmp_path / f"new{number}", d_x=edited(fanout, edit))
-        ran = offline("domains", "diff", str(old), str(new), "-o", "json")
-        changes = [change for each in ran.json for change in each["changes"]]
-        assert [change["weight"] for change in changes[:1]] == ([weight] if weight else []), number
-        assert sentence in " ".join(text for change in changes for text in change["consequences"]), number
+    ],
+)
+def test_each_change_has_its_consequence(
+    offline: Bmq, tmp_path: Path, edit: Edit, weight: str, sentence: str
+) -> None:
+    fanout = definition({"fanout": {"appIDs": ["a", "b"]}}, subscriptions=A_AND_B)
+    old, new = fill(tmp_path / "old", d_x=fanout), fill(tmp_path / "new", d_x=edited(fanout, edit))
+    ran = offline("domains", "diff", str(old), str(new), "-o", "json")
+    changes = [change for each in ran.json for change in each["changes"]]
+    assert [change["weight"] for change in changes[:1]] == ([weight] if weight else [])
+    assert sentence in " ".join(text for change in changes for text in change["consequences"])
 
 
 # ---- a running broker
@@ -233,29 +238,30 @@ def wanted(etc: Path, tmp_path: Path) -> Path:
 def test_plan_and_apply_on_a_running_broker(
     offline: Bmq, broker: BackgroundBroker, etc: Path, wanted: Path
 ) -> None:
-    def run(*arguments: str) -> Any:
-        return offline("domains", *arguments, "--broker", broker.uri)
+    def run(verb: str, folder: Path, *more: str) -> Ran:
+        return offline("domains", verb, str(folder), *more, "--broker", broker.uri)
 
-    assert run("plan", str(etc)).status == 0
-    ran = run("plan", str(wanted), "--config-dir", str(etc))
+    where = ("-c", str(etc))
+    assert run("plan", etc).status == 0
+    ran = run("plan", wanted, *where)
     assert (ran.status, ran.err) == (2, "")
     assert "b loses 3 messages in 1 queue" in ran.out
     assert f"above the limit: {URI}" in ran.out
     assert ran.lines[-1] == "3 domains: 1 to change, 1 new, 1 without changes"
-    found = run("plan", str(wanted), "-c", str(etc), "-o", "json").json[0]
+    found = run("plan", wanted, *where, "-o", "json").json[0]
     assert found["summary"] == {"none": 1, "change": 1, "create": 1, "refused": 0, "invalid": 0}
     # Without a terminal nothing is applied, and without the broker's folder a new file is not in place.
-    assert run("apply", str(wanted), "-c", str(etc)).status == 2
-    ran = run("apply", str(wanted), "--yes")
+    assert run("apply", wanted, *where).status == 2
+    ran = run("apply", wanted, "--yes")
     assert ran.status == 1
     assert "still has mode.fanout.appIDs" in ran.err
     assert "d.new: tcp://" in ran.err
-    ran = run("apply", str(wanted), "-c", str(etc), "--yes")
+    ran = run("apply", wanted, *where, "--yes")
     assert (ran.status, ran.err) == (0, "")
     assert "d.fanout: done" in ran.lines
     for _ in range(2):
-        assert run("plan", str(wanted), "-c", str(etc)).status == 0
-        assert run("apply", str(wanted), "-c", str(etc), "--yes").status == 0
+        assert run("plan", wanted, *where).status == 0
+        assert run("apply", wanted, *where, "--yes").status == 0
     with bmq.blocking.connect(broker.uri) as session:
         session.open_queue(f"{URI}?id=c", read=True)
     assert offline("domains", "diff", broker.uri, str(wanted)).status == 0
@@ -309,15 +315,13 @@ def test_messages_older_than_a_shorter_lifetime_are_counted(
     offline: Bmq, broker: BackgroundBroker, etc: Path, wanted: Path
 ) -> None:
     fanout = json.loads((etc / "domains" / f"{FANOUT}.json").read_text())
-    fill(wanted, d_fanout=edited(fanout, with_(messageTtl=0)))
-    ran = offline("domains", "plan", str(wanted), "--broker", broker.uri, "-o", "json")
-    (change,) = [each for step in ran.json[0]["domains"] for each in step["changes"]]
+
+    def plan(ttl: int) -> Ran:
+        fill(wanted, d_fanout=edited(fanout, with_(messageTtl=ttl)))
+        return offline("domains", "plan", str(wanted), "--broker", broker.uri, "-o", "json")
+
+    (change,) = [each for step in plan(0).json[0]["domains"] for each in step["changes"]]
     assert (change["weight"], change["path"]) == ("deletes", "messageTtl")
-    assert change["consequences"][0].startswith(
-        "older than 0 s, and deleted at the next check: 3 of 3 messages"
-    )
-    fill(wanted, d_fanout=edited(fanout, with_(messageTtl=200)))
-    assert (
-        "no stored message is older than 200 s"
-        in offline("domains", "plan", str(wanted), "-b", broker.uri).out
-    )
+    lost = "older than 0 s, and deleted at the next check: 3 of 3 messages"
+    assert change["consequences"][0].startswith(lost)
+    assert "no stored message is older than 200 s" in plan(200).out

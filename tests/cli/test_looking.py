@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""peek, queues, stat, purge, admin, top, explain: a broker's reports about itself."""
+"""peek, queues, stat, purge, admin, top, explain: reports of a broker and of the nodes of a cluster."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import bmq
-from tests.cli.conftest import REAL, Aside, Bmq
+from bmq.testing import BackgroundBroker
+from tests.cli.conftest import REAL, Aside, Bmq, Ran, Terminal
+from tests.fakes.cluster import DOMAIN, ORDERS, OTHER, RecordedCluster
+from tests.integration.steps import NewUri
+from tests.sweeps import sweep
 
 FANOUT = "bmq.test.mem.fanout"
-NewUri = Callable[..., str]
 
 
 def test_peek_lists_waiting_messages(run: Bmq, bmq_queue_uri: str) -> None:
@@ -73,25 +77,21 @@ def test_admin_prints_the_answer(run: Bmq) -> None:
     assert "no.such.domain" in ran.err
 
 
-def test_top_shows_the_queues(run: Bmq, aside: Aside, bmq_queue_uri: str) -> None:
-    queue = aside.do(aside.session.open_queue(bmq_queue_uri, write=True))
-    aside.do(queue.post_many([b"m"] * 3))
-    ran = run("top", bmq_queue_uri, "--count", "2", "--interval", "0.2", "--json")
-    assert ran.status == 0
-    assert all(each["uri"] == bmq_queue_uri for each in ran.json)
-    ran = run("top", bmq_queue_uri, "--count", "1")
-    assert "post/s" in ran.out
-    assert run("top", "--sort", "name").status == 2
-
-
-def test_totals_of_top_are_over_all_queues(run: Bmq, aside: Aside, bmq_new_queue_uri: NewUri) -> None:
+def test_top_shows_the_queues_and_the_totals_of_all(
+    run: Bmq, aside: Aside, bmq_new_queue_uri: NewUri
+) -> None:
     uris = [bmq_new_queue_uri() for _ in range(3)]
     for uri in uris:
         aside.do(aside.do(aside.session.open_queue(uri, write=True)).post_many([b"m"] * 1000))
+    ran = run("top", uris[0], "--count", "2", "--interval", "0.2", "--json")
+    assert ran.status == 0
+    assert {each["uri"] for each in ran.json} == {uris[0]}
+    assert run("top", "--sort", "name").status == 2
     while True:
         ran = run("top", "bmq.test.mem.priority", "--count", "1", "--limit", "1", "--sort", "depth")
         if int(ran.lines[0].split(" queue")[0].split()[-1]) >= 3:
             break
+    assert "post/s" in ran.out
     assert int(ran.lines[0].split(" message")[0].split()[-1].replace(",", "")) >= 3000
     assert sum(line.startswith("bmq://") for line in ran.lines) == 1
     for uri in uris:
@@ -105,102 +105,189 @@ def test_looking_at_an_unknown_queue_creates_no_queue(run: Bmq, bmq_new_queue_ur
         assert queue not in run("queues").out, verb
 
 
+# ---- admin asks before a dangerous command
+
+URI = f"bmq://{FANOUT}/dangerous"
+PARTITION = "CLUSTERS CLUSTER local STORAGE PARTITION"
+#: Commands, and words of the question.
+DANGEROUS: list[tuple[str, list[str]]] = [
+    (f"DOMAINS DOMAIN {FANOUT} PURGE", ["all queues of the domain", "2 messages", f"{URI}: 2 messages"]),
+    (f"domains domain {FANOUT} queue dangerous purge foo", [f"{URI}?id=foo: 2 messages"]),
+    (f"ENCODING TEXT DOMAINS DOMAIN {FANOUT} QUEUE dangerous PURGE *", [f"{URI}: 2 messages, 2 B"]),
+    (f"DOMAINS REMOVE {FANOUT}", ["refuses clients", "1 queue, 2 messages"]),
+    ("DOMAINS REMOVE no.such.domain", ["Domain 'no.such.domain' doesn't exist"]),
+    (f"DOMAINS REMOVE {FANOUT} FINALIZE", ["forgets the domain"]),
+    (f"{PARTITION} 0 DISABLE", ["until ENABLE", f"{URI}: 2 messages"]),
+    (f"{PARTITION} all ROLLOVER", ["new files", "1 queue"]),
+    (f"{PARTITION} x DISABLE", ["until ENABLE", "the amounts are unknown"]),
+    ("CLUSTERS CLUSTER local STATE ELECTOR SET QUORUM 3", ["the cluster has 1 node"]),
+    ("CLUSTERS CLUSTER local STORAGE REPLICATION SET_ALL QUORUM 3", ["the cluster has 1 node"]),
+    ('{"domains": {"remove": {"domain": "d"}}}', ["has members that delete"]),
+    ("WIPE EVERYTHING", ["unknown to this bmq"]),
+]
+
+
+def test_a_dangerous_command_is_refused_without_a_terminal(offline: Bmq) -> None:
+    with BackgroundBroker() as broker:
+        offline("post", URI, "a", "b", "--broker", broker.uri)
+        for command, shown in DANGEROUS:
+            ran = offline("admin", command, "--broker", broker.uri)
+            assert (ran.status, ran.out) == (2, ""), command
+            for each in ("--yes is required without a terminal", *shown):
+                assert each in ran.err, command
+            assert broker.call(lambda broker: sum(map(len, broker.queues.values()))) == 2, command
+
+
+def test_only_yes_confirms(run: Bmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("post", URI, "a", "b")
+    monkeypatch.setattr("bmq.cli.output.has_terminal", lambda: True)
+    command = f"DOMAINS DOMAIN {FANOUT} PURGE"
+    for answer in ("", "\n", "n\n", "yess\n"):
+        monkeypatch.setattr(sys, "stdin", Terminal(answer))
+        ran = run("admin", command)
+        assert (ran.status, ran.out) == (1, "")
+        assert "Execute the command? [y/N]" in ran.err
+    monkeypatch.setattr(sys, "stdin", Terminal("yes\n"))
+    assert '"numMessagesPurged": 2' in run("admin", command).out
+
+
 # ---- explain
 
 
+class Subject:
+    """A queue with consumers, of which the tests ask for an explanation."""
+
+    def __init__(self, run: Bmq, aside: Aside, uri: str) -> None:
+        self.run, self.aside, self.uri = run, aside, uri
+        self.reader = aside.do(aside.session.open_queue(uri, read=True))
+
+    def subscribe(self, text: str, **options: Any) -> bmq.Consumer:
+        return self.aside.do(self.reader.subscribe(text, **options).open())
+
+    def post(self, *arguments: str) -> None:
+        assert self.run("post", self.uri, *arguments).status == 0
+
+    def hold(self, consumer: bmq.Consumer | bmq.Queue, count: int) -> None:
+        for _ in range(count):
+            self.aside.do(consumer.receive(20))
+
+    def explain(self, *arguments: str) -> Ran:
+        return self.run("explain", self.uri, *arguments)
+
+
 @pytest.fixture
-def reader(aside: Aside, bmq_queue_uri: str) -> bmq.Queue:
-    return aside.do(aside.session.open_queue(bmq_queue_uri, read=True))
+def subject(run: Bmq, aside: Aside, bmq_queue_uri: str) -> Subject:
+    return Subject(run, aside, bmq_queue_uri)
 
 
-def _subscribe(aside: Aside, reader: bmq.Queue, text: str, **options: int) -> bmq.Consumer:
-    return aside.do(reader.subscribe(text, **options).open())
+Subscriptions = list[tuple[str, dict[str, int]]]
+#: Subscriptions, posts, number of messages that the first subscription holds, arguments, words of the answer.
+EXPLAINED: dict[str, tuple[Subscriptions, list[list[str]], int, list[str], list[str]]] = {
+    "a consumer at its limit": (
+        [("x >= 0", {"max_unconfirmed_messages": 2, "priority": 3})],
+        [[*"abcde", "-p", "x=1"]],
+        2,
+        ["-p", "x=1"],
+        [
+            "5 messages wait in the queue",
+            "2 of them are delivered and not confirmed",
+            "at its limit of unconfirmed messages",
+            "2 of 2 (full)",
+            "The message waits: the matching consumers are full",
+        ],
+    ),
+    "unmatched messages": (
+        [("x == 1", {})],
+        [["a", "-p", "x=3"]],
+        0,
+        [],
+        ["no subscription matches", "--property"],
+    ),
+    "a mover": (
+        [("bmq_due <= 1000", {})],
+        [["a", "-p", "bmq_due=2000"]],
+        0,
+        [],
+        ["matches a message once it is due"],
+    ),
+    "complete delivery": (
+        [("", {})],
+        [["a", "b"]],
+        2,
+        [],
+        ["only confirmations are missing", "omits confirm()"],
+    ),
+    "an illegal expression": (
+        [("x >", {"strict": False})],
+        [],
+        0,
+        ["--empty"],
+        ["not legal: matches every message", "The message goes to"],
+    ),
+}
 
 
-def test_explain_names_a_consumer_at_its_limit(
-    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
-) -> None:
-    consumer = _subscribe(aside, reader, "x >= 0", max_unconfirmed_messages=2, priority=3)
-    run("post", bmq_queue_uri, *"abcde", "-p", "x=1")
-    aside.do(consumer.receive(20))
-    aside.do(consumer.receive(20))
-    ran = run("explain", bmq_queue_uri, "-p", "x=1")
-    assert "5 messages wait in the queue" in ran.out
-    assert "2 of them are delivered and not confirmed" in ran.out
-    assert "at its limit of unconfirmed messages" in ran.out
-    assert "2 of 2 (full)" in ran.out
-    assert "The message waits: the matching consumers are full" in ran.out
+@pytest.mark.parametrize("case", EXPLAINED)
+def test_explain_says_why_messages_wait(subject: Subject, case: str) -> None:
+    subscriptions, posts, held, arguments, words = EXPLAINED[case]
+    consumers = [subject.subscribe(text, **options) for text, options in subscriptions]
+    for each in posts:
+        subject.post(*each)
+    subject.hold(consumers[0], held)
+    ran = subject.explain(*arguments)
+    assert [each for each in words if each not in ran.out] == []
+    assert subject.explain(*arguments, "--json").json
 
 
-def test_explain_names_a_consumer_that_holds_purged_messages(
-    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
-) -> None:
-    consumer = _subscribe(aside, reader, "x >= 0", max_unconfirmed_messages=2)
-    run("post", bmq_queue_uri, *"ab", "-p", "x=1")
-    aside.do(consumer.receive(20))
-    aside.do(consumer.receive(20))
-    run("purge", bmq_queue_uri, "--yes")
-    ran = run("explain", bmq_queue_uri)
+def test_explain_names_a_consumer_that_holds_purged_messages(subject: Subject) -> None:
+    consumer = subject.subscribe("x >= 0", max_unconfirmed_messages=2)
+    subject.post("a", "b", "-p", "x=1")
+    subject.hold(consumer, 2)
+    subject.run("purge", subject.uri, "--yes")
+    ran = subject.explain()
     assert "No messages wait in the queue." in ran.out
     assert "which the queue no longer holds" in ran.out
 
 
-def test_explain_reports_a_returned_message(
-    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
-) -> None:
-    _subscribe(aside, reader, "x == 2")
-    run("post", bmq_queue_uri, "a", "-p", "x=1")
-    run("tail", bmq_queue_uri, "--force")
-    run("post", bmq_queue_uri, "b", "-p", "x=2")
-    ran = run("explain", bmq_queue_uri)
+def test_explain_reports_a_returned_message(subject: Subject) -> None:
+    subject.subscribe("x == 2")
+    subject.post("a", "-p", "x=1")
+    subject.run("tail", subject.uri, "--force")
+    subject.post("b", "-p", "x=2")
+    ran = subject.explain()
     assert "no subscription matches at least one of them" in ran.out
     assert "1 is to be redelivered" in ran.out
 
 
-def test_explain_reports_unmatched_messages(
-    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
-) -> None:
-    _subscribe(aside, reader, "x == 1", priority=9)
-    _subscribe(aside, reader, "x == 2", priority=4)
-    run("post", bmq_queue_uri, "a", "-p", "x=3")
-    ran = run("explain", bmq_queue_uri)
-    assert "no subscription matches" in ran.out
-    assert "--property" in ran.out
-    ran = run("explain", bmq_queue_uri, "-p", "x=3", "--json")
-    (explained,) = ran.json
+def test_explain_shows_the_decision_for_a_message_and_the_order_of_priorities(subject: Subject) -> None:
+    subject.subscribe("x == 1", priority=9)
+    subject.subscribe("x == 2", priority=4)
+    (explained,) = subject.explain("-p", "x=3", "--json").json
     decision = explained["applications"]["__default"]["decision"]
     assert decision["candidates"] == []
     assert "No subscription matches" in decision["text"]
-    ran = run("explain", bmq_queue_uri, "-p", "x=2")
+    ran = subject.explain("-p", "x=2")
     assert "The message goes to" in ran.out
     order = [line.split()[0] for line in ran.lines if "x == " in line]
     assert order == ["9", "4", "9", "4"], "in the order of the priorities, in both tables"
 
 
-def test_explain_tells_that_a_mover_waits_until_messages_are_due(
-    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
-) -> None:
-    _subscribe(aside, reader, "bmq_due <= 1000")
-    run("post", bmq_queue_uri, "a", "-p", "bmq_due=2000")
-    assert "matches a message once it is due" in run("explain", bmq_queue_uri).out
-
-
 def test_explain_without_a_queue_explains_all_queues_with_messages(
-    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str, bmq_new_queue_uri: NewUri
+    subject: Subject, bmq_new_queue_uri: NewUri
 ) -> None:
-    _subscribe(aside, reader, "x == 1")
-    unread, empty = bmq_new_queue_uri(), bmq_new_queue_uri()
-    run("post", bmq_queue_uri, "a", "-p", "x=3")
+    run, unread, empty = subject.run, bmq_new_queue_uri(), bmq_new_queue_uri()
+    subject.subscribe("x == 1")
+    subject.post("a", "-p", "x=3")
     run("post", unread, "a", "b")
     run("post", empty, "a")
     run("purge", empty, "--yes")
     ran = run("explain")
     assert f"{unread} (priority) holds 2 messages" in ran.out
     assert "The queue has no consumers" in ran.out
-    assert f"{bmq_queue_uri} (priority) holds 1 message" in ran.out
+    assert f"{subject.uri} (priority) holds 1 message" in ran.out
     assert "no subscription matches" in ran.out
     assert empty not in ran.out
-    assert {unread, bmq_queue_uri} <= {each["queue"]["uri"] for each in run("explain", "--json").json}
+    assert {unread, subject.uri} <= {each["queue"]["uri"] for each in run("explain", "--json").json}
 
 
 def test_explain_without_a_queue_begins_with_a_full_queue(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
@@ -217,59 +304,43 @@ def test_explain_without_a_queue_begins_with_a_full_queue(run: Bmq, bmq_new_queu
         assert "posts were refused since the broker began to count" in " ".join(out.split())
 
 
-def test_explain_names_the_member_that_holds_a_key(
-    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
-) -> None:
+def test_explain_names_the_member_that_holds_a_key(subject: Subject) -> None:
     """Bucket 2 has a second owner, which waits for the first one."""
-    assert "No group reads the queue" in run("explain", bmq_queue_uri, "--group-key", "1234").out
+    assert "No group reads the queue" in subject.explain("--group-key", "1234").out
     for bucket in (1, 3):
-        _subscribe(aside, reader, f"(CustomerId - {bucket}) % 4 == 0", priority=-5)
-    _subscribe(aside, reader, "(CustomerId - 2) % 4 == 0", priority=-6)
-    _subscribe(aside, reader, "(CustomerId - 2) % 4 == 0 && CustomerId > 0", priority=-9)
-    ran = run("explain", bmq_queue_uri, "--group-key", "1233")
+        subject.subscribe(f"(CustomerId - {bucket}) % 4 == 0", priority=-5)
+    subject.subscribe("(CustomerId - 2) % 4 == 0", priority=-6)
+    subject.subscribe("(CustomerId - 2) % 4 == 0 && CustomerId > 0", priority=-9)
+    ran = subject.explain("--group-key", "1233")
     assert "Key 1233 is in bucket 1 of 4." in ran.out
     assert "holds the bucket" in ran.out
     assert "has the bucket next" not in ran.out
-    (explained,) = run("explain", bmq_queue_uri, "--group-key", "-2", "--json").json
+    (explained,) = subject.explain("--group-key", "-2", "--json").json
     words = " ".join(explained["applications"]["__default"]["words"])
     assert "Key -2 is in bucket 2 of 4." in words
     assert "has the bucket next" in words
-    assert "No member is subscribed to the bucket" in run("explain", bmq_queue_uri, "--group-key", "4").out
-    assert "'x' is no integer" in run("explain", bmq_queue_uri, "--group-key", "x").out
+    assert "No member is subscribed to the bucket" in subject.explain("--group-key", "4").out
+    assert "'x' is no integer" in subject.explain("--group-key", "x").out
 
 
-def test_explain_names_the_types_that_it_assumes(run: Bmq, bmq_queue_uri: str) -> None:
-    run("post", bmq_queue_uri, "a", "-p", "CustomerId:string=1234")
-    ran = run("explain", bmq_queue_uri, "-p", "CustomerId=1234", "-p", "vip=true", "-p", "n:int32=1")
+def test_explain_names_the_types_that_it_assumes(subject: Subject) -> None:
+    subject.post("a", "-p", "CustomerId:string=1234")
+    ran = subject.explain("-p", "CustomerId=1234", "-p", "vip=true", "-p", "n:int32=1")
     assert "CustomerId is taken as INT64; vip is taken as BOOL: " in ran.err
     assert "NAME:TYPE=VALUE" in ran.err
-    assert "taken as" not in run("explain", bmq_queue_uri, "-p", "CustomerId:string=1234").err
-    run("purge", bmq_queue_uri, "--yes")
+    assert "taken as" not in subject.explain("-p", "CustomerId:string=1234").err
 
 
-def test_explain_reports_complete_delivery(
-    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
-) -> None:
-    run("post", bmq_queue_uri, "a", "b")
-    aside.do(reader.receive(20))
-    aside.do(reader.receive(20))
-    shown = run("explain", bmq_queue_uri).out
-    assert "only confirmations are missing" in shown
-    assert "omits confirm()" in shown
-
-
-def test_explain_names_a_reader_of_higher_priority(
-    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str, uri: str
-) -> None:
-    _subscribe(aside, reader, "x == 1")
-    other = Aside(uri)
-    scratch = other.do(other.session.open_queue(bmq_queue_uri, read=True))
-    _subscribe(other, scratch, "x == 2", priority=10)
-    assert "receives nothing" not in run("explain", bmq_queue_uri).out, "other messages"
-    _subscribe(other, scratch, "x == 1", priority=10)
-    (line,) = [line for line in run("explain", bmq_queue_uri).lines if "receives nothing" in line]
+def test_explain_names_a_reader_of_higher_priority(subject: Subject, uri: str) -> None:
+    subject.subscribe("x == 1")
+    aside = Aside(uri)
+    scratch = Subject(subject.run, aside, subject.uri)
+    scratch.subscribe("x == 2", priority=10)
+    assert "receives nothing" not in subject.explain().out, "other messages"
+    scratch.subscribe("x == 1", priority=10)
+    (line,) = [line for line in subject.explain().lines if "receives nothing" in line]
     assert "the higher priority (10 instead of 0)" in line
-    other.close()
+    aside.close()
 
 
 def test_explain_finds_a_message_by_its_guid(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
@@ -286,18 +357,7 @@ def test_explain_finds_a_message_by_its_guid(run: Bmq, bmq_new_queue_uri: NewUri
     assert "does not contain message" in ran.out
 
 
-def test_explain_shows_a_single_application(run: Bmq, bmq_new_queue_uri: NewUri) -> None:
-    queue = bmq_new_queue_uri(FANOUT)
-    run("post", queue, "a")
-    ran = run("explain", f"{queue}?id=bar")
-    assert "application bar" in ran.out
-    assert "application foo" not in ran.out
-    ran = run("explain", f"{queue}?id=nope")
-    assert ran.status == 2
-    assert "foo, bar, baz" in ran.err
-
-
-def test_explain_names_the_readers_of_other_applications(
+def test_explain_shows_one_application_and_names_the_readers_of_others(
     run: Bmq, aside: Aside, bmq_new_queue_uri: NewUri
 ) -> None:
     queue = bmq_new_queue_uri(FANOUT)
@@ -306,15 +366,152 @@ def test_explain_names_the_readers_of_other_applications(
     aside.do(wrong.subscribe().open())
     shown = run("explain", f"{queue}?id=bar").out
     assert "Application bar has no consumers" in shown
+    assert "application foo" not in shown
     assert f"A consumer of bar opens {queue}?id=bar. Clients that read other applications: " in shown
     assert " (foo)." in shown
+    ran = run("explain", f"{queue}?id=nope")
+    assert ran.status == 2
+    assert "foo, bar, baz" in ran.err
 
 
-def test_illegal_expression_of_another_client_is_shown(
-    run: Bmq, aside: Aside, reader: bmq.Queue, bmq_queue_uri: str
+# ---- the nodes and the proxy of a cluster
+
+ALL = ("node1", "node2", "proxy", "node0")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RecordedCluster]:
+    with RecordedCluster() as cluster:
+        yield cluster
+
+
+@sweep(
+    "arguments",
+    [
+        ["explain", ORDERS],
+        ["explain", OTHER],
+        ["explain", ORDERS, "--json"],
+        ["peek", ORDERS],
+        ["peek", OTHER, "--json"],
+        ["queues"],
+        ["queues", DOMAIN, "--apps"],
+        ["queues", "--json"],
+        ["stat"],
+        ["stat", ORDERS],
+        ["stat", DOMAIN, "--json"],
+        ["top", "--count", "1"],
+        ["top", OTHER, "--count", "1", "--json"],
+    ],
+)
+def test_the_primary_answers_every_verb_and_one_other_node_is_a_failure(
+    offline: Bmq, cluster: RecordedCluster, arguments: list[str]
 ) -> None:
-    aside.do(reader.subscribe("x >", strict=False).open())
-    ran = run("explain", bmq_queue_uri, "--empty")
-    assert "not legal: matches every message" in ran.out
-    assert "The message goes to" in ran.out
-    assert json.loads(run("explain", bmq_queue_uri, "--empty", "--json").out)
+    expected = offline(*arguments, "-b", cluster.uris("node0"))
+    assert expected.status == 0, expected
+    ran = offline(*arguments, "-b", cluster.uris(*ALL))
+    assert (ran.status, ran.err) == (0, expected.err), ran
+    if arguments[0] in ("queues", "stat", "peek"):
+        assert ran.out == expected.out
+    if arguments[0] in ("explain", "peek"):
+        assert f"node0 at {cluster.uris('node0')}, the primary of this queue, answers" in ran.err
+    for name in ("node1", "node2", "proxy"):
+        ran = offline(*arguments, "-b", cluster.uris(name))
+        assert ran.status in (1, 4), (name, ran)
+        known = "is a proxy (its active node is node1)" if name == "proxy" else "node0 is"
+        assert known in ran.err, (name, ran)
+        if "--json" in arguments:
+            assert all(each["gap"] for each in ran.json), (name, ran)
+
+
+def test_explain_lists_readers_on_other_nodes(offline: Bmq, cluster: RecordedCluster) -> None:
+    there = offline("explain", ORDERS, "-b", cluster.uris("node1"))
+    assert there.status == 1
+    assert "this answer covers node1 only" in there.err
+    ran = offline("explain", ORDERS, "-b", cluster.uris("node1", "node0"))
+    assert ran.status == 0
+    assert "The queue has no consumers" not in ran.out
+    assert "1 client has it open" in ran.out
+    assert "More clients may have it open behind node2" in ran.out
+    ran = offline("explain", ORDERS, "-b", cluster.uris(*ALL))
+    assert "2 clients have it open" in ran.out
+    assert "(behind node2)" in ran.out
+    assert "More clients" not in ran.out
+
+
+def test_top_names_the_clients_behind_a_node(offline: Bmq, cluster: RecordedCluster) -> None:
+    assert "(behind" not in offline("top", ORDERS, "--count", "1", "-b", cluster.uris("node0")).out
+    assert "(behind node2)" in offline("top", ORDERS, "--count", "1", "-b", cluster.uris(*ALL)).out
+
+
+def test_queues_lists_queues_unknown_to_a_node(offline: Bmq, cluster: RecordedCluster) -> None:
+    ran = offline("queues", "-b", cluster.uris("node2"))
+    assert ran.status == 1
+    assert f"1 queue not shown, because only a primary reports its queues: {OTHER}" in ran.err
+
+
+REFUSALS = [
+    "Domain 'nope' doesn't exist",
+    "cluster 'nope' not found !",
+    "Queue 'none' was not found on domain 'bmq.test'",
+    "Unknown command '[ storage = [ ] ]'",
+    "Purged 0 message(s)\nErrors encountered: \nNot purging queue [reason: queue is NOT local]",
+]
+UNKNOWN = [
+    "Too high partitionId value: '99'",
+    "Unsupported tunable 'NOPE': Issue the LIST_TUNABLES command for the list of supported tunables.",
+    "Queue was not found in a storage 'bmq://d/q'",
+    "something that a newer broker says",
+    "SUCCESSFULLY refused",
+    "Failed: rc = -1, reason: none",
+    "two\nlines",
+    'Response from node "east-1":\nSUCCESS\nResponse from node "east-2":\nno such thing\n',
+]
+ANSWERS = """
+SUCCESS
+HELP - Show list of supported commands
+Domain: d
+Printing 1 message(s) [0-0 / 1] (total: 1.95 KB)
+GUID                              Size        Timestamp (UTC)
+Purged 1 message(s) for a total of 1.95 KB from 1 queue(s):
+No queue purged.
+The following clusters are active:
+Cluster ('local') :
+Storage Summary:
+QUORUM..: 1
+Quorum = 1
+Quorum set to 1 from 1
+"""
+
+
+@sweep(
+    "text, status, said",
+    [
+        *((text, 4, text) for text in REFUSALS),
+        *((text, 4, "may be a refusal") for text in UNKNOWN),
+        *((text, 0, "") for text in ("", *ANSWERS.strip().splitlines())),
+        *((text, 0, "") for text in ("Queue Internals\n---", '    {\n        "a"')),
+    ],
+)
+def test_the_status_of_admin_tells_a_refusal_in_plain_text(
+    offline: Bmq, cluster: RecordedCluster, text: str, status: int, said: str
+) -> None:
+    cluster["node0"].answers["ASKED"] = text
+    ran = offline("admin", "ASKED", "-b", cluster.uris("node0"))
+    assert ran.status == status
+    assert said in ran.err if said else ran.err == ""
+    assert ran.out.strip() == ("" if text in REFUSALS else text.strip())
+
+
+@sweep("command", ["INFOS", "QUEUE orders INTERNALS"])
+def test_explain_without_a_queue_tells_what_it_leaves_out(offline: Bmq, command: str) -> None:
+    with RecordedCluster() as cluster:
+        uris = cluster.uris(*ALL)
+        whole = offline("explain", "-b", uris)
+        assert whole.status == 0
+        assert f"{ORDERS} (priority) holds" in whole.out
+        for node in ALL:
+            cluster[node].answers[f"DOMAINS DOMAIN {DOMAIN} {command}"] = {"other": {}}
+        ran = offline("explain", "-b", uris)
+    assert ran.status == 1
+    assert "is left out" in ran.err
+    assert ORDERS not in ran.out

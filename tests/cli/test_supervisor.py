@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from bmq.cli.processes import Pauses, Supervisor
+from tests.sweeps import sweep
 from tests.waiting import eventually
 from tests.workers.test_probe import ask
 
@@ -57,9 +58,24 @@ def supervisor(code: str, processes: int = 2, **options: Any) -> Supervisor:
 
 
 @pytest.fixture
-def log(supervisor_lines: list[str]) -> Log:
+def log(caplog: pytest.LogCaptureFixture) -> Log:
     """The lines of the supervisor so far."""
-    return lambda: "\n".join(re.sub(r" \(pid \d+\)", "", line) for line in supervisor_lines)
+    caplog.set_level("INFO", "bmq.run")
+    return lambda: "\n".join(
+        re.sub(r" \(pid \d+\)", "", each.getMessage()) for each in caplog.records if each.name == "bmq.run"
+    )
+
+
+def failing(folder: Path, times: int) -> str:
+    """A program that fails so often, in each process, before it ends in order."""
+    return f"""
+print("a line from", number, flush=True)
+hello(); started()
+with open({str(folder / "starts")!r} + number, "ab") as starts:
+    starts.write(b".")
+    count = starts.tell()
+sys.exit(0 if count > {times} else 9)
+"""
 
 
 @asynccontextmanager
@@ -81,12 +97,16 @@ async def get(uri: str, path: str) -> tuple[int, str]:
     return status, body
 
 
-async def until_ready(uri: str) -> dict[str, Any]:
+async def until(uri: str, path: str, wanted: Callable[[int, str], bool]) -> tuple[int, str]:
+    """Return the first answer that is wanted."""
     async with asyncio.timeout(30):
-        while (answer := await get(uri, "/readyz"))[0] != 200:
+        while not wanted(*(answer := await get(uri, path))):
             pass
-    ready: dict[str, Any] = json.loads(answer[1])
-    return ready
+    return answer
+
+
+async def until_ready(uri: str) -> None:
+    await until(uri, "/readyz", lambda status, _: status == 200)
 
 
 async def test_worst_process_decides_and_is_named(log: Log) -> None:
@@ -97,19 +117,19 @@ if number == "2":
     ANSWERS["/0/readyz"] = json.dumps(worse).encode()
 hello(); started(); serve()
 """
+
+    def running_both(status: int, body: str) -> bool:
+        late = "the process does not answer" in body
+        return [each["state"] for each in json.loads(body)["processes"]] == ["running"] * 2 and not late
+
     async with running(log, code) as uri:
-        async with asyncio.timeout(30):
-            while True:
-                status, body = await get(uri, "/readyz")
-                found = json.loads(body)
-                late = any(each["what"] == "the process does not answer" for each in found["troubles"])
-                if [each["state"] for each in found["processes"]] == ["running", "running"] and not late:
-                    break
-        assert (status, found["ready"]) == (503, False)
-        assert found["troubles"] == [
-            {"process": 2, "what": "the connection was lost", "since": "2026-02-01T00:00:00.000+00:00"}
-        ]
-        assert found["since"] == "2026-02-01T00:00:00.000+00:00"
+        status, body = await until(uri, "/readyz", running_both)
+    found = json.loads(body)
+    assert (status, found["ready"]) == (503, False)
+    assert found["troubles"] == [
+        {"process": 2, "what": "the connection was lost", "since": "2026-02-01T00:00:00.000+00:00"}
+    ]
+    assert found["since"] == "2026-02-01T00:00:00.000+00:00"
 
 
 async def test_silent_process_is_named_and_delays_no_other_answer(
@@ -122,44 +142,32 @@ if number == "1":
     signal.pause()
 serve()
 """
+    both = ('state="running"} 2', 'handled_total{process="2"} 5\n')
     async with running(log, code) as uri:
-        async with asyncio.timeout(30):
-            while True:
-                text = (await get(uri, "/metrics"))[1]
-                if 'state="running"} 2' in text and 'handled_total{process="2"} 5\n' in text:
-                    break
+        await until(uri, "/metrics", lambda _, text: all(each in text for each in both))
         assert await get(uri, "/livez") == (503, "process 1 does not answer\n")
         status, body = await get(uri, "/readyz")
-        found = json.loads(body)
-        assert (status, found["troubles"][0]["process"]) == (503, 1)
-        assert found["troubles"][0]["what"] == "the process does not answer"
-        assert [each["ready"] for each in found["processes"]] == [False, True]
+    found = json.loads(body)
+    assert (status, found["troubles"][0]["process"]) == (503, 1)
+    assert found["troubles"][0]["what"] == "the process does not answer"
+    assert [each["ready"] for each in found["processes"]] == [False, True]
 
 
-async def test_restarts_pause_longer_after_each_failure(log: Log, tmp_path: Path) -> None:
-    code = f"""
-hello(); started()
-with open({str(tmp_path / "starts")!r}, "ab") as starts:
-    starts.write(b".")
-    count = starts.tell()
-sys.exit(0 if count == 7 else 9)
-"""
-    assert await supervisor(code, 1).run() == 0
+@sweep(
+    "pauses, restarts",
+    [
+        (QUICK, ["now", "in 0.01 s", "in 0.02 s", "in 0.04 s", "in 0.04 s"]),
+        (Pauses(first=100, stable=0), ["now"] * 5),  # each process was stable
+    ],
+)
+async def test_restarts_pause_longer_after_each_failure_of_an_unstable_process(
+    log: Log, tmp_path: Path, pauses: Pauses, restarts: list[str]
+) -> None:
+    (tmp_path / "starts1").unlink(missing_ok=True)
+    assert await supervisor(failing(tmp_path, 5), 1, pauses=pauses).run() == 0
     reasons = re.findall(r"process 1 ended with status 9; restarting (.*)", log())
-    assert reasons == ["now", "in 0.01 s", "in 0.02 s", "in 0.04 s", "in 0.04 s", "in 0.04 s"]
+    assert reasons[-5:] == restarts
     assert log().endswith("process 1 has finished")
-
-
-async def test_stable_process_starts_again_at_once(log: Log, tmp_path: Path) -> None:
-    code = f"""
-hello(); started()
-with open({str(tmp_path / "starts")!r}, "ab") as starts:
-    starts.write(b".")
-    count = starts.tell()
-sys.exit(0 if count == 4 else 9)
-"""
-    assert await supervisor(code, 1, pauses=Pauses(first=100, stable=0)).run() == 0
-    assert re.findall(r"restarting (.*)", log()) == ["now", "now", "now"]
 
 
 async def test_processes_that_cannot_start_end_the_run(log: Log) -> None:
@@ -174,29 +182,21 @@ async def test_processes_that_cannot_start_end_the_run(log: Log) -> None:
 async def test_one_process_that_cannot_start_does_not_end_the_others(log: Log) -> None:
     code = "sys.exit(4) if number == '1' else None; hello(); started(); serve()"
     async with running(log, code) as uri:
-        async with asyncio.timeout(30):
-            while 'bmq_process_restarts_total{process="1"} 3' not in (await get(uri, "/metrics"))[1]:
-                pass
+        restarts = 'bmq_process_restarts_total{process="1"} 3'
+        await until(uri, "/metrics", lambda _, text: restarts in text)
         found = json.loads((await get(uri, "/readyz"))[1])
         assert [each["ready"] for each in found["processes"]] == [False, True]
         assert (await get(uri, "/livez"))[0] == 200
 
 
 async def test_restarts_leave_no_descriptor_thread_or_task(log: Log, tmp_path: Path) -> None:
-    before = (len(os.listdir("/dev/fd")), threading.active_count(), len(asyncio.all_tasks()))
-    code = f"""
-print("a line from", number, flush=True)
-hello(); started()
-with open({str(tmp_path / "starts")!r} + number, "ab") as starts:
-    starts.write(b".")
-    count = starts.tell()
-sys.exit(0 if count == 10 else 9)
-"""
-    assert await supervisor(code, 2, pauses=Pauses(first=0)).run() == 0
+    def used() -> tuple[int, int, int]:
+        return len(os.listdir("/dev/fd")), threading.active_count(), len(asyncio.all_tasks())
+
+    before = used()
+    assert await supervisor(failing(tmp_path, 9), 2, pauses=Pauses(first=0)).run() == 0
     assert log().count("restarting") == 18
-    await eventually(
-        lambda: (len(os.listdir("/dev/fd")), threading.active_count(), len(asyncio.all_tasks())) == before
-    )
+    await eventually(lambda: used() == before)
 
 
 async def test_metrics_of_processes_have_a_label_and_their_lines_stand_together(log: Log) -> None:

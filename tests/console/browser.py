@@ -43,13 +43,14 @@ def said(text: str) -> str:
     return f"document.body.innerText.includes({text!r})"
 
 
-async def axe(page: Page) -> list[object]:
-    """The violations of accessibility rules; ``make browser`` fetches axe-core."""
+async def accessible(page: Page) -> None:
+    """Check the rules of accessibility, in light and dark; ``make browser`` fetches axe-core."""
     source = await asyncio.to_thread(AXE.read_text)
     await page.js(source + ";0")
     found = "found.violations.map((each) => [each.id, each.nodes.map((node) => node.html)])"
-    violations: list[object] = await page.js(f"axe.run(document).then((found) => {found})")
-    return violations
+    for scheme in ("light", "dark"):
+        await page.scheme(scheme)
+        assert await page.js(f"axe.run(document).then((found) => {found})") == []
 
 
 async def test_queues_as_they_change(page: Page, console: Console, session: bmq.Session) -> None:
@@ -191,16 +192,6 @@ async def test_the_page_reports_a_lost_broker(
     await page.until("document.querySelector('#banner').hidden")
 
 
-async def test_the_page_reports_a_lost_console(page: Page, broker: bmq.broker.Broker) -> None:
-    first = Console(Embedded(broker), interval=0.1)
-    async with first:
-        await page.open(first.url)
-        await page.until("document.querySelector('#status.up')")
-    await page.until("document.querySelector('#status.down')")
-    async with Console(Embedded(broker), interval=0.1, port=urlsplit(first.url).port or 0):
-        await page.until("document.querySelector('#status.up')")
-
-
 async def test_page_asks_before_taking_messages(
     page: Page, broker: bmq.broker.Broker, session: bmq.Session
 ) -> None:
@@ -216,28 +207,6 @@ async def test_page_asks_before_taking_messages(
         await page.until(said("order 66"))
     assert len(broker.queues[ORDERS]) == 1
     assert broker.queues[ORDERS].unconfirmed == 0
-
-
-async def test_the_page_works_with_a_token(page: Page, broker: bmq.broker.Broker) -> None:
-    async with Console(Embedded(broker), host="0.0.0.0", interval=0.1) as console:
-        url = console.url.replace("0.0.0.0", "127.0.0.1")
-        await page.open(url.partition("#")[0])
-        await page.until(said("the request needs a token"))
-        await page.open("about:blank")
-        await page.open(url)
-        await page.until("document.querySelector('#status.up')")
-        assert "token" not in await page.js("location.href")
-
-
-async def test_the_read_only_page_offers_no_actions(
-    page: Page, broker: bmq.broker.Broker, session: bmq.Session
-) -> None:
-    await (await session.open_queue(ORDERS, write=True)).post(b"x")
-    async with Console(RemoteBroker(broker.uri), interval=0.1, read_only=True) as console:
-        await page.open(at(console, ORDERS))
-        await page.until("document.querySelector('td.guid')")
-        for name in ("post", "purge", "look"):
-            assert await page.js(f"document.querySelector('#{name}').hidden")
 
 
 @pytest.mark.parametrize("width", [390, 800, 1280])
@@ -269,9 +238,7 @@ async def test_problems_links_and_keys(page: Page, console: Console, session: bm
     await (await session.open_queue(PRICES, write=True)).post(b"17")
     await page.open(console.url)
     await page.until("document.querySelectorAll('#queues tbody .badge.critical').length === 2")
-    for scheme in ("light", "dark"):
-        await page.scheme(scheme)
-        assert await axe(page) == []
+    await accessible(page)
     await page.click("#problems button")
     await page.until("document.querySelectorAll('#queues tbody tr').length === 1")
     assert await page.js("location.hash") == "#/?only=unmatched"
@@ -279,24 +246,14 @@ async def test_problems_links_and_keys(page: Page, console: Console, session: bm
     await page.open("about:blank")
     await page.open(link)
     await page.until("document.querySelectorAll('#queues tbody tr').length === 1")
-    for key in ("j", "Enter"):
-        for kind in ("keyDown", "keyUp"):
-            text = "\r" if key == "Enter" else key
-            await page.do(
-                "Input.dispatchKeyEvent",
-                type=kind,
-                key=key,
-                text=text,
-                windowsVirtualKeyCode=ord(text.upper()),
-            )
+    for key, text in (("j", "j"), ("Enter", "\r")):
+        await page.press(key, text)
     await page.until(said("Critical: Nothing matches"))
     await page.until(said("What to do:"))
-    for scheme in ("light", "dark"):
-        await page.scheme(scheme)
-        assert await axe(page) == []
-    await page.do("Input.dispatchKeyEvent", type="keyDown", key="c", text="c")
+    await accessible(page)
+    await page.press("c", "c")
     await page.until(said("The cluster is healthy"))
-    assert await axe(page) == []
+    await accessible(page)
     assert page.complaints == []
 
 
@@ -319,21 +276,16 @@ async def test_a_dead_letter_is_posted_again(
     assert page.complaints == []
 
 
-async def _letters(session: bmq.Session, count: int, *, last: str = ORDERS) -> None:
-    dead = await session.open_queue(f"{ORDERS}.dead", write=True)
-    for number in range(count):
-        origin = last if number == count - 1 else ORDERS
-        properties = {"bmq_dead_queue": origin, "bmq_dead_guid": f"{number + 1:032X}", "bmq_dead_error": "e"}
-        await dead.post(b"%d" % number, properties=properties)
-
-
 async def test_all_dead_letters_are_posted_again_until_the_first_failure(
     page: Page, console: Console, broker: bmq.broker.Broker, session: bmq.Session
 ) -> None:
-    await _letters(session, 4, last="bmq://no.such.domain/orders")
+    dead = await session.open_queue(f"{ORDERS}.dead", write=True)
+    for number, origin in enumerate((ORDERS, ORDERS, ORDERS, "bmq://no.such.domain/orders")):
+        properties = {"bmq_dead_queue": origin, "bmq_dead_guid": f"{number + 1:032X}", "bmq_dead_error": "e"}
+        await dead.post(b"%d" % number, properties=properties)
     await page.open(at(console, f"{ORDERS}.dead"))
     await page.until("document.querySelector('#whole')?.innerText === 'Post all again (4)'")
-    assert await axe(page) == []
+    await accessible(page)
     await page.click("#whole")
     await page.until(said("Post all again: 4 dead letters?"))
     assert len(broker.queues[f"{ORDERS}.dead"]) == 4, "the page asks first"
@@ -344,53 +296,3 @@ async def test_all_dead_letters_are_posted_again_until_the_first_failure(
     assert len(broker.queues[f"{ORDERS}.dead"]) == 1
     await page.size(390, 900)
     assert await page.js("document.documentElement.scrollWidth") <= 390
-
-
-async def test_all_delayed_messages_are_cancelled(
-    page: Page, console: Console, broker: bmq.broker.Broker, session: bmq.Session
-) -> None:
-    later = await session.open_queue(f"{ORDERS}.delayed", write=True)
-    for number in range(3):
-        due = {"bmq_due": 4_000_000_000_000 + number, "bmq_destination": ORDERS}
-        await later.post(b"x", properties=due)
-    await page.open(at(console, f"{ORDERS}.delayed"))
-    await page.until("document.querySelector('#whole')?.innerText === 'Cancel all (3)'")
-    await page.click("#whole")
-    await page.click("#asking .danger")
-    await page.until(said("3 delayed messages cancelled"))
-    assert len(broker.queues[f"{ORDERS}.delayed"]) == 0
-    assert page.complaints == []
-
-
-async def test_scales_stand_still_while_the_input_is_steady(page: Page, console: Console) -> None:
-    await page.open(console.url)
-    await page.until("typeof scale === 'function'")
-    ends = await page.js(
-        "(() => { const ends = []; const past = []; let end; for (let poll = 0; poll < 900; poll += 1) {"
-        " past.push(100 + 40 * Math.sin(poll * 1.7)); if (past.length > 300) past.shift();"
-        " end = scale(past, end); ends.push(end); } return ends; })()"
-    )
-    assert set(ends[3:]) == {200}
-    # A burst makes room at once; the scale shrinks after the burst, and to the former end.
-    steps = await page.js(
-        "(() => { let end; return [[10], [12], [900], [600], [300], [90], [11]].map((values) =>"
-        " (end = scale(values, end))); })()"
-    )
-    assert steps == [10, 20, 1000, 1000, 1000, 100, 20]
-
-
-async def test_the_page_reports_a_broker_that_refuses(page: Page) -> None:
-    """The broker accepts no console with this password, or without one: the page reports the refusal."""
-    wrong = bmq.Credentials.basic("operator", "wrong")
-    for credentials, text in (
-        (wrong, "The broker refuses the console, trying again"),
-        (None, "give the console a user: bmq console --user NAME"),
-    ):
-        async with (
-            bmq.broker.Broker(auth={"operator": "secret"}) as broker,
-            Console(RemoteBroker(broker.uri, credentials=credentials), interval=0.1) as console,
-        ):
-            await page.open("about:blank")
-            await page.open(console.url)
-            await page.until(said(text))
-            assert await axe(page) == []

@@ -125,14 +125,15 @@ class Page:
         await self.js(f"document.querySelector({selector!r}).focus()")
         await self.do("Input.insertText", text=text)
 
+    async def press(self, key: str, text: str) -> None:
+        """Press a key and release it."""
+        for kind in ("keyDown", "keyUp"):
+            code = ord(text.upper())
+            await self.do("Input.dispatchKeyEvent", type=kind, key=key, text=text, windowsVirtualKeyCode=code)
+
     async def size(self, width: int, height: int) -> None:
-        await self.do(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        await self.do("Emulation.setDeviceMetricsOverride", **metrics)
 
     async def scheme(self, name: str) -> None:
         """Have the reader prefer ``light`` or ``dark``."""

@@ -3,23 +3,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 import pytest
 
 import bmq
-from bmq.admin import DomainInfo, QueueStatistics, StoredQueue, Usage
-from bmq.admin.explanation import QueueReader
+from bmq.admin import DomainInfo, StoredQueue, Usage
 from bmq.admin.watch import DomainFigures, QueueFigures
 from bmq.broker import DomainConfig, Limits, Mode
-from bmq.console import Console
-from bmq.console.findings import DeadLetters, QueueFinding
-from bmq.console.source import RemoteBroker
+from bmq.console import Console, RemoteBroker
+from bmq.console.findings import DeadLetters
 from bmq.console.watch import _Sight
 from bmq.groups.buckets import group_of
-from tests.console.conftest import Serve
-from tests.console.test_server import ORDERS, PRICES, _get, _live, _until
+from tests.console.conftest import ORDERS, PRICES, Serve
 from tests.sweeps import sweep
 
 
@@ -37,14 +34,23 @@ def test_expired_messages_are_counted_from_poll_to_poll() -> None:
     assert sight.expired == 0
 
 
-def test_patterns_name_the_queues_with_dead_letters() -> None:
-    assert "bmq://shop/orders.dead" in DeadLetters()
-    assert "bmq://shop/orders.failed" not in DeadLetters()
-    ours = DeadLetters(["bmq://shop/*.failed", "bmq://lost/*"])
-    assert "bmq://shop/orders.failed" in ours
-    assert "bmq://lost/anything" in ours
-    assert "bmq://other/orders.failed" not in ours
-    assert "bmq://shop/orders.dead" not in ours
+@sweep(
+    "patterns, uris",
+    [
+        ([], {"bmq://shop/orders.dead": True, "bmq://shop/orders.failed": False}),
+        (
+            [["bmq://shop/*.failed", "bmq://lost/*"]],
+            {
+                "bmq://shop/orders.failed": True,
+                "bmq://lost/anything": True,
+                "bmq://other/orders.failed": False,
+                "bmq://shop/orders.dead": False,
+            },
+        ),
+    ],
+)
+def test_patterns_name_the_queues_with_dead_letters(patterns: list[Any], uris: dict[str, bool]) -> None:
+    assert {uri: uri in DeadLetters(*patterns) for uri in uris} == uris
 
 
 @sweep("given", ["*.dead", [""], [3], None])
@@ -83,19 +89,21 @@ def _kinds_of(line: Any) -> dict[str, tuple[str, str]]:
 
 
 async def test_problems_of_queues_over_the_wire(
-    http: aiohttp.ClientSession, serve: Serve, broker: bmq.broker.Broker, session: bmq.Session
+    serve: Serve, broker: bmq.broker.Broker, session: bmq.Session
 ) -> None:
     broker.add_domain(DomainConfig("small", Mode.PRIORITY, queue_limits=Limits(messages=20)))
-    for name, number in (("full", 21), ("near", 17)):
-        queue = await session.open_queue(f"bmq://small/{name}", read=True, write=True)
-        await queue.post_many([b"x"] * number)
-    dead = await session.open_queue(f"{ORDERS}.dead", write=True)
-    await dead.post(b"x")
-    await (await session.open_queue(PRICES, write=True)).post(b"x")
+    for uri, count in (
+        ("bmq://small/full", 21),
+        ("bmq://small/near", 17),
+        (f"{ORDERS}.dead", 1),
+        (PRICES, 1),
+    ):
+        read = uri.startswith("bmq://small")
+        await (await session.open_queue(uri, read=read, write=True)).post_many([b"x"] * count)
     orders = await session.open_queue(ORDERS, read=True, write=True)
     await orders.subscribe("CustomerId >= 1000").open()
     await orders.post(b"x", properties={"CustomerId": 7})
-    console = await serve()
+    web = await serve()
     wanted = {
         "bmq://small/full": ("full", "critical"),
         "bmq://small/near": ("near", "warning"),
@@ -103,90 +111,79 @@ async def test_problems_of_queues_over_the_wire(
         PRICES: ("unread", "critical"),
         ORDERS: ("unmatched", "critical"),
     }
-    async with _live(http, console) as lines:
-        line = await _until(lines, lambda line: wanted.items() <= _kinds_of(line).items())
+    async with web.live() as until:
+        line = await until(lambda line: wanted.items() <= _kinds_of(line).items())
         for queue in line["queues"]:
             assert queue["finding"]["text"]
             assert queue["finding"]["remedy"]
             assert queue["finding"]["since"] <= line["time"]
         await orders.subscribe().open()
-        await _until(lines, lambda line: ORDERS not in _kinds_of(line))
-    facts = await _get(http, console, "api/queue", uri=PRICES)
-    assert [each["title"] for each in facts["findings"]] == [
+        await until(lambda line: ORDERS not in _kinds_of(line))
+    assert [each["title"] for each in (await web.get("queue", uri=PRICES))["findings"]] == [
         f"No readers for application {app}" for app in ("foo", "bar", "baz")
     ]
 
 
 async def test_missing_confirmations_and_a_reader_without_a_turn(
-    http: aiohttp.ClientSession,
-    serve: Serve,
-    broker: bmq.broker.Broker,
-    session: bmq.Session,
-    monkeypatch: pytest.MonkeyPatch,
+    serve: Serve, broker: bmq.broker.Broker, session: bmq.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bmq.console.findings.LONG", 0.0)
     queue = await session.open_queue(ORDERS, read=True, write=True)
     consumer = await queue.subscribe().open()
     await queue.post(b"x")
     await consumer.receive(20)
-    console = await serve()
-    async with _live(http, console) as lines:
-        await _until(lines, lambda line: _kinds_of(line) == {ORDERS: ("unconfirmed", "warning")})
+    web = await serve()
+    async with web.live() as until:
+        await until(lambda line: _kinds_of(line) == {ORDERS: ("unconfirmed", "warning")})
     async with bmq.connect(broker.uri, process_name="scratch") as second:
         other = await second.open_queue(ORDERS, read=True)
         await other.subscribe(priority=10).open()
-        facts = await _get(http, console, "api/queue", uri=ORDERS)
+        facts = await web.get("queue", uri=ORDERS)
     found = {each["kind"]: each["text"] for each in facts["findings"]}
     assert found.keys() == {"unconfirmed", "outranked"}
     assert "scratch" in found["outranked"]
     assert "(10 instead of 0)" in found["outranked"]
 
 
-async def test_readers_at_their_limit(
-    http: aiohttp.ClientSession, serve: Serve, session: bmq.Session
+@pytest.mark.parametrize(
+    ("subscriptions", "properties", "problems"),
+    [
+        ([("", 1)], {"CustomerId": 2000}, [("limit", "warning")]),
+        ([("CustomerId >= 1000", 1), ("CustomerId < 1000", 9)], {"CustomerId": 2000}, [("held", "warning")]),
+        ([("bmq_due <= 5", 9)], {"bmq_due": 10}, []),
+    ],
+    ids=["at the limit", "held back", "a mover"],
+)
+async def test_problems_of_readers(
+    serve: Serve,
+    session: bmq.Session,
+    subscriptions: list[tuple[str, int]],
+    properties: dict[str, int],
+    problems: list[tuple[str, str]],
 ) -> None:
     queue = await session.open_queue(ORDERS, read=True, write=True)
-    await queue.subscribe(max_unconfirmed_messages=1).open()
-    await queue.post_many([b"x"] * 3)
-    async with _live(http, await serve()) as lines:
-        await _until(lines, lambda line: _kinds_of(line) == {ORDERS: ("limit", "warning")})
-
-
-async def test_messages_held_back(http: aiohttp.ClientSession, serve: Serve, session: bmq.Session) -> None:
-    queue = await session.open_queue(ORDERS, read=True, write=True)
-    await queue.subscribe("CustomerId >= 1000", max_unconfirmed_messages=1).open()
-    await queue.subscribe("CustomerId < 1000").open()
-    await queue.post_many([bmq.PutMessage(b"x", {"CustomerId": 2000}) for _ in range(3)])
-    (finding,) = (await _get(http, await serve(), "api/queue", uri=ORDERS))["findings"]
-    assert (finding["kind"], finding["level"]) == ("held", "warning")
-
-
-async def test_a_delay_queue_with_a_mover_has_no_problem(
-    http: aiohttp.ClientSession, serve: Serve, session: bmq.Session
-) -> None:
-    queue = await session.open_queue(ORDERS, read=True, write=True)
-    await queue.subscribe("bmq_due <= 5").open()
-    await queue.post(b"x", properties={"bmq_due": 10})
-    assert (await _get(http, await serve(), "api/queue", uri=ORDERS))["findings"] == []
+    for text, limit in subscriptions:
+        await queue.subscribe(text, max_unconfirmed_messages=limit).open()
+    await queue.post_many([bmq.PutMessage(b"x", dict(properties)) for _ in range(3)])
+    found = (await (await serve()).get("queue", uri=ORDERS))["findings"]
+    assert [(each["kind"], each["level"]) for each in found] == problems
 
 
 # ---- groups
 
 
-class _Subscription:
-    def __init__(self, expression: str) -> None:
-        self.expression = expression
-
-
+@dataclass
 class _Reader:
-    def __init__(self, client: str, expression: str) -> None:
-        self.client = client
-        self.subscription = _Subscription(expression)
+    client: str
+    expression: str
+
+    @property
+    def subscription(self) -> _Reader:
+        return self
 
 
 def _group(*readers: tuple[str, str]) -> Any:
-    found: list[QueueReader] = [_Reader(*each) for each in readers]  # type: ignore[misc]
-    return group_of(found)
+    return group_of([_Reader(*each) for each in readers])  # type: ignore[misc]
 
 
 def test_members_and_buckets_of_a_group() -> None:
@@ -218,38 +215,10 @@ def test_other_readers_are_no_group(expression: str) -> None:
     assert _group(("a", expression)) is None
 
 
-async def test_a_group_is_shown(http: aiohttp.ClientSession, serve: Serve, session: bmq.Session) -> None:
+async def test_a_group_is_shown(serve: Serve, session: bmq.Session) -> None:
     queue = await session.open_queue(ORDERS, read=True, write=True, default_subscription=False)
     for bucket in (0, 1):
         await queue.subscribe(f"bmq_bucket % 3 == {bucket}").open()
-    (app,) = (await _get(http, await serve(), "api/queue", uri=ORDERS))["apps"]
+    (app,) = (await (await serve()).get("queue", uri=ORDERS))["apps"]
     assert (app["group"]["size"], app["group"]["free"]) == (3, [2])
     assert [each["buckets"] for each in app["group"]["members"]] == [[0, 1]]
-
-
-def _sight(asked: float, *, confirmed: float = 0.0, suspected: bool = False) -> _Sight:
-    sight = _Sight(asked=asked)
-    sight.confirmed.append(confirmed)
-    if suspected:
-        sight.suspected = QueueFinding("unmatched", "critical", "", "", "")
-    return sight
-
-
-def test_suspicious_queues_are_asked_about_first_and_all_in_the_end() -> None:
-    read, unread, late = [
-        QueueFigures("bmq://d/q", "d", statistics=QueueStatistics("bmq://d/q", "d", **counted))
-        for counted in ({"consumers": 1, "posted": 5}, {"posted": 5}, {"posted": 0})
-    ]
-    moving, standing = _sight(90, confirmed=3), _sight(90)
-    suspected, new = _sight(90, suspected=True), _sight(0)
-    at = 100.0
-    assert moving.urgency(read, at) < standing.urgency(read, at) < suspected.urgency(read, at)
-    assert standing.urgency(unread, at) == suspected.urgency(read, at)
-    assert standing.urgency(late, at) == standing.urgency(read, at)
-    grown = _sight(90)
-    grown.grown = True
-    assert grown.urgency(late, at) == suspected.urgency(read, at)
-    assert new.urgency(read, 1000.0) > _sight(990).urgency(read, 1000.0)
-    assert _sight(0, confirmed=3).urgency(read, 1000.0) > _sight(960).urgency(read, 1000.0), (
-        "no queue starves"
-    )

@@ -21,65 +21,50 @@ WITH_CLIENT = """\
 """
 HANDLER = "@pytest.mark.asyncio\nasync def test_an_order_is_shipped"
 
-AIOHTTP = """\
+#: The first test with a client of asyncio: IMPORTS, CLIENT, POST and the member with the STATUS differ.
+ASYNC = """\
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 from orders import ORDERS, SHIPPED, Order, worker
-from service import api
-
+IMPORTS
 from bmq.testing import BackgroundBroker, TestApp
 
 
 @pytest.mark.asyncio
 async def test_an_order_is_in_the_queue_before_the_response(monkeypatch):
+    order = {"number": 17, "address": "1 Main Street"}
     with BackgroundBroker(posts_kept=100) as broker:
         monkeypatch.setenv("BMQ_BROKER_URI", broker.uri)
-        async with TestClient(TestServer(api)) as client:
-            answer = await client.post("/orders", json={"number": 17, "address": "1 Main Street"})
-            assert answer.status == 202
+        async with CLIENT as client:
+            assert (await POST).STATUS == 202
         broker.call(lambda inner: inner.assert_posted(ORDERS, count=1))
 
 
 """
-
-DJANGO = """\
-import django
-import pytest
-import service
-from orders import ORDERS, SHIPPED, Order, worker
-
-from bmq.testing import BackgroundBroker, TestApp
-
-django.setup()
-
-
-@pytest.mark.asyncio
-async def test_an_order_is_in_the_queue_before_the_response(monkeypatch):
-    from django.test import AsyncClient
-
-    with BackgroundBroker(posts_kept=100) as broker:
-        monkeypatch.setenv("BMQ_BROKER_URI", broker.uri)
-        async with worker:
-            order = {"number": 17, "address": "1 Main Street"}
-            answer = await AsyncClient().post("/orders", order, content_type="application/json")
-            assert answer.status_code == 202
-        broker.call(lambda inner: inner.assert_posted(ORDERS, count=1))
-
-
-"""
+PARTS = {
+    "aiohttp": {
+        "IMPORTS": "from aiohttp.test_utils import TestClient, TestServer\nfrom service import api\n",
+        "CLIENT": "TestClient(TestServer(api))",
+        "POST": 'client.post("/orders", json=order)',
+        "STATUS": "status",
+    },
+    "Django": {
+        "IMPORTS": "import django\nimport service\ndjango.setup()\nfrom django.test import AsyncClient\n",
+        "CLIENT": "worker",
+        "POST": 'AsyncClient().post("/orders", order, content_type="application/json")',
+        "STATUS": "status_code",
+    },
+}
 
 
 def suite(framework: str) -> str:
     """The page's tests, with the client of the framework."""
-    if framework == "aiohttp":
-        return AIOHTTP + SUITE[SUITE.index(HANDLER) :]
-    if framework == "Django":
-        return DJANGO + SUITE[SUITE.index(HANDLER) :]
+    if framework in PARTS:
+        parts = PARTS[framework]
+        first = re.sub("|".join(parts), lambda name: parts[name[0]], ASYNC)
+        return first + SUITE[SUITE.index(HANDLER) :]
     if framework == "Flask":
         assert WITH_CLIENT in SUITE
-        with_client = WITH_CLIENT.replace(
-            "with TestClient(api) as client", "with api.test_client() as client"
-        )
+        with_client = WITH_CLIENT.replace("TestClient(api)", "api.test_client()")
         made = SUITE.replace(WITH_CLIENT, with_client)
         return made.replace("from fastapi.testclient import TestClient\n", "")
     module = "litestar.testing" if framework == "Litestar" else f"{framework.lower()}.testclient"

@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import sys
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,8 +41,11 @@ def test_every_framework_has_a_program() -> None:
     assert list(SHOWN) == ["FastAPI", "Starlette", "Litestar", "aiohttp", "Django", "Flask"]
 
 
-class Service(ABC):
+class Service:
     """A service in separate processes, and the outcomes of its requests."""
+
+    #: The commands; PORT is replaced.
+    commands: tuple[str, ...] = ()
 
     def __init__(self, port: int, broker: str, folder: Path) -> None:
         self.port = port
@@ -60,16 +62,6 @@ class Service(ABC):
     @property
     def running(self) -> bool:
         return all(process.returncode is None for process in self.processes)
-
-    async def start(self, *command: str) -> None:
-        number = len(self.processes)
-        with (self.folder / f"{number}.log").open("w") as output:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, *command,
-                cwd=self.folder, env=os.environ | {"BMQ_BROKER_URI": self.broker, "PYTHONPATH": str(ROOT)},
-                stdout=output, stderr=asyncio.subprocess.STDOUT,
-            )  # fmt: skip
-        self.processes.append(process)
 
     async def place(self, number: int) -> None:
         """Send an order over a new connection."""
@@ -110,15 +102,18 @@ class Service(ABC):
         assert "Traceback" not in self.log, self.log
 
     async def __aenter__(self) -> Service:
-        await self.begin()
+        for number, command in enumerate(self.commands):
+            with (self.folder / f"{number}.log").open("w") as output:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, *command.replace("PORT", str(self.port)).split(), cwd=self.folder,
+                    env=os.environ | {"BMQ_BROKER_URI": self.broker, "PYTHONPATH": str(ROOT)},
+                    stdout=output, stderr=asyncio.subprocess.STDOUT,
+                )  # fmt: skip
+            self.processes.append(process)
         while not listening(self.port):
             assert self.running, self.log
             await asyncio.sleep(0.02)
         return self
-
-    @abstractmethod
-    async def begin(self) -> None:
-        """Start the processes."""
 
     async def __aexit__(self, *exc_info: object) -> None:
         for process in self.processes:
@@ -127,24 +122,25 @@ class Service(ABC):
                 await process.wait()
 
 
+GUNICORN = "-m gunicorn --threads 32 --no-control-socket --bind 127.0.0.1:PORT"
+
+
 class Shown(Service):
-    """A program of the page."""
+    """A program of the page, in uvicorn."""
 
-    async def begin(self) -> None:
-        code = (self.folder / "service.py").read_text()
-        if "__main__" in code:
-            await self.start("service.py")
-        else:
-            await self.start("-m", "uvicorn", "service:api", "--port", str(self.port))
+    commands = ("-m uvicorn service:api --port PORT",)
 
 
-class ShownThreaded(Shown):
+class ShownAlone(Service):
+    """A program of the page with a server of its own."""
+
+    commands = ("service.py",)
+
+
+class ShownThreaded(Service):
     """A program of the page with threads: gunicorn, and the handlers in another process."""
 
-    async def begin(self) -> None:
-        await self.start("-m", "bmq", "run", "orders:worker")
-        options = ("--threads", str(2 * AT_ONCE), "--no-control-socket", "--bind", f"127.0.0.1:{self.port}")
-        await self.start("-m", "gunicorn", *options, "service:api")
+    commands = ("-m bmq run orders:worker", f"{GUNICORN} service:api")
 
     @property
     def accepts(self) -> bool:
@@ -155,8 +151,7 @@ class ShownThreaded(Shown):
 class Example(Service):
     """The example, with its handler in the same process."""
 
-    async def begin(self) -> None:
-        await self.start("-m", "uvicorn", "api:api", "--port", str(self.port))
+    commands = ("-m uvicorn api:api --port PORT",)
 
     def request(self, client: aiohttp.ClientSession, number: int) -> Any:
         order = {"customer": number % 7, "address": "1 Main Street"}
@@ -168,17 +163,10 @@ class Example(Service):
         return number
 
 
-class DjangoProject(ShownThreaded):
+class DjangoProject(Example):
     """The Django project: plain views in gunicorn, and the management command."""
 
-    async def begin(self) -> None:
-        await self.start("manage.py", "worker")
-        options = ("--threads", "8", "--no-control-socket", "--bind", f"127.0.0.1:{self.port}")
-        await self.start("-m", "gunicorn", *options, "wsgi")
-
-    def request(self, client: aiohttp.ClientSession, number: int) -> Any:
-        order = {"customer": number % 7, "address": "1 Main Street"}
-        return client.put(f"http://127.0.0.1:{self.port}/orders/{number}", json=order)
+    commands = ("manage.py worker", f"{GUNICORN} wsgi")
 
     async def is_shipped(self, number: int) -> bool:
         async with (
@@ -191,9 +179,7 @@ class DjangoProject(ShownThreaded):
 class ExampleInTwo(Example):
     """The example, with its handler in another process."""
 
-    async def begin(self) -> None:
-        await self.start("-m", "bmq", "run", "orders")
-        await self.start("-m", "uvicorn", "api:front", "--port", str(self.port))
+    commands = ("-m bmq run orders", "-m uvicorn api:front --port PORT")
 
 
 def listening(port: int) -> bool:
@@ -261,8 +247,10 @@ async def test_no_request_is_lost_and_no_message_handled_twice(
 ) -> None:
     uri = fresh()
     (tmp_path / "orders.py").write_text(MODULE.replace(ORDERS, uri))
-    (tmp_path / "service.py").write_text(SHOWN[framework].replace("port=8000", f"port={port}"))
-    kind = ShownThreaded if framework == "Flask" else Shown
+    program = SHOWN[framework].replace("port=8000", f"port={port}")
+    (tmp_path / "service.py").write_text(program)
+    alone = ShownAlone if "__main__" in program else Shown
+    kind = ShownThreaded if framework == "Flask" else alone
     await ends_in_order(lambda broker: kind(port, broker, tmp_path), broker_uri, uri)
 
 

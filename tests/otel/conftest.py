@@ -29,15 +29,17 @@ class Service:
         self.reader = InMemoryMetricReader()
         self.meters = MeterProvider([self.reader], resource=resource)
         self.tracer = self.provider.get_tracer("test")
+        self.span = self.tracer.start_as_current_span
         self.telemetry = OpenTelemetry(tracer_provider=self.provider, meter_provider=self.meters, **how)
 
-    def spans(self) -> list[ReadableSpan]:
-        """Return the exported spans of messages and of the program, in the order of their ends."""
-        return [span for span in self.exporter.get_finished_spans() if not span.name.startswith("bmq.")]
+    def spans(self, operations: bool = False) -> list[ReadableSpan]:
+        """Return the exported spans of messages and of the program, in the order of their ends.
 
-    def operations(self) -> list[ReadableSpan]:
-        """Return the exported spans of operations on sessions and queues, in the order of their ends."""
-        return [span for span in self.exporter.get_finished_spans() if span.name.startswith("bmq.")]
+        Args:
+            operations: return the spans of operations on sessions and queues instead.
+        """
+        finished = self.exporter.get_finished_spans()
+        return [span for span in finished if span.name.startswith("bmq.") is operations]
 
     def named(self, operation: str) -> list[ReadableSpan]:
         return [span for span in self.spans() if span.name.split(" ")[0] == operation]

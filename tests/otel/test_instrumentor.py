@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instrumentation of programs without their knowledge."""
+"""Instrumentation of programs without their knowledge; names, and the extra."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.semconv._incubating.attributes import code_attributes, messaging_attributes
+from opentelemetry.semconv._incubating.metrics import messaging_metrics
+from opentelemetry.semconv.attributes import error_attributes
+from opentelemetry.semconv.schemas import Schemas
 
-from bmq.otel import OpenTelemetry
+from bmq.otel import OpenTelemetry, names
 from bmq.otel.instrumentor import BmqInstrumentor
 from bmq.testing import BackgroundBroker
 from tests.integration.steps import TIMEOUT
@@ -88,3 +92,48 @@ def test_opentelemetry_instrument_traces_a_program(tmp_path: Path) -> None:
     spans = [span for span in spans if not span["name"].startswith("bmq.")]
     assert [span["name"] for span in spans] == [f"{each} {URI}" for each in ("post", "receive", "confirm")]
     assert len({span["context"]["trace_id"] for span in spans}) == 1
+
+
+ATTRIBUTES = {
+    names.SYSTEM: messaging_attributes.MESSAGING_SYSTEM,
+    names.OPERATION_NAME: messaging_attributes.MESSAGING_OPERATION_NAME,
+    names.OPERATION_TYPE: messaging_attributes.MESSAGING_OPERATION_TYPE,
+    names.DESTINATION_NAME: messaging_attributes.MESSAGING_DESTINATION_NAME,
+    names.SUBSCRIPTION_NAME: messaging_attributes.MESSAGING_DESTINATION_SUBSCRIPTION_NAME,
+    names.CONSUMER_GROUP_NAME: messaging_attributes.MESSAGING_CONSUMER_GROUP_NAME,
+    names.MESSAGE_ID: messaging_attributes.MESSAGING_MESSAGE_ID,
+    names.BODY_SIZE: messaging_attributes.MESSAGING_MESSAGE_BODY_SIZE,
+    names.BATCH_MESSAGE_COUNT: messaging_attributes.MESSAGING_BATCH_MESSAGE_COUNT,
+    names.ERROR_TYPE: error_attributes.ERROR_TYPE,
+    names.FUNCTION_NAME: code_attributes.CODE_FUNCTION_NAME,
+    names.OPERATION_DURATION: messaging_metrics.MESSAGING_CLIENT_OPERATION_DURATION,
+    names.SENT_MESSAGES: messaging_metrics.MESSAGING_CLIENT_SENT_MESSAGES,
+    names.CONSUMED_MESSAGES: messaging_metrics.MESSAGING_CLIENT_CONSUMED_MESSAGES,
+    names.PROCESS_DURATION: messaging_metrics.MESSAGING_PROCESS_DURATION,
+    names.SCHEMA_URL: Schemas.V1_44_0.value,
+}
+
+
+def test_names_are_those_of_the_conventions() -> None:
+    assert [*ATTRIBUTES] == [*ATTRIBUTES.values()]
+    known = {each.value for each in messaging_attributes.MessagingOperationTypeValues}
+    assert set(names.OPERATIONS.values()) <= known
+
+
+def test_only_the_api_is_needed() -> None:
+    program = (
+        "import sys, bmq.otel; bmq.otel.OpenTelemetry();"
+        "parts = 'opentelemetry.sdk', 'opentelemetry.instrumentation';"
+        "print([name for name in sys.modules if name.startswith(parts)])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_import_without_the_api_names_the_package() -> None:
+    program = "import sys; sys.modules['opentelemetry'] = None; import bmq.otel"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: bmq.otel needs opentelemetry-api, which is not installed: "
+        "pip install 'bmq[otel]'"
+    )

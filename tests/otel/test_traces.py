@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from bmq.wire.message import split_application_data
 from tests.fakes.client import dial, subscription
 from tests.integration.steps import TIMEOUT, Connect, NewUri
 from tests.otel.conftest import Service
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
 MakeService = Callable[..., Service]
@@ -49,6 +50,33 @@ def linked(span: ReadableSpan) -> list[int]:
     return [link.context.span_id for link in span.links]
 
 
+@pytest.fixture
+def both(service: MakeService) -> Service:
+    """A service that posts and receives."""
+    return service()
+
+
+@pytest.fixture
+async def queue(both: Service, bmq_connect: Connect, bmq_queue_uri: str) -> bmq.Queue:
+    """The queue of the service."""
+    session = await bmq_connect(interceptors=[both.telemetry])
+    return await session.open_queue(bmq_queue_uri, read=True, write=True)
+
+
+Open = Callable[..., Awaitable[bmq.Queue]]
+
+
+@pytest.fixture
+def opened(bmq_connect: Connect) -> Open:
+    """Open a queue in a session of a service, or of none."""
+
+    async def opened(service: Service | None, uri: str, **access: Any) -> bmq.Queue:
+        interceptors = [service.telemetry] if service else []
+        return await (await bmq_connect(interceptors=interceptors)).open_queue(uri, **access)
+
+    return opened
+
+
 def broker_of(session: bmq.Session) -> dict[str, str | int]:
     """The broker's address in the attributes of the conventions."""
     host, _, port = session.address.removeprefix("tcp://").rpartition(":")
@@ -56,13 +84,13 @@ def broker_of(session: bmq.Session) -> dict[str, str | int]:
 
 
 async def test_a_trace_continues_through_a_queue_to_another_service(
-    service: MakeService, bmq_connect: Connect, bmq_new_queue_uri: NewUri
+    service: MakeService, bmq_connect: Connect, opened: Open, bmq_new_queue_uri: NewUri
 ) -> None:
     shop, billing, mail = service("shop"), service("billing"), service("mail")
     orders, letters = bmq_new_queue_uri(), bmq_new_queue_uri()
 
-    posting = await (await bmq_connect(interceptors=[shop.telemetry])).open_queue(orders, write=True)
-    with shop.tracer.start_as_current_span("POST /orders") as request:
+    posting = await opened(shop, orders, write=True)
+    with shop.span("POST /orders") as request:
         ack = await posting.post(b"order")
 
     session = await bmq_connect(interceptors=[billing.telemetry])
@@ -71,7 +99,7 @@ async def test_a_trace_continues_through_a_queue_to_another_service(
     done = asyncio.Event()
 
     async def bill(message: bmq.Message) -> None:
-        with billing.tracer.start_as_current_span("charge the card"):
+        with billing.span("charge the card"):
             await outgoing.post(b"letter")
         done.set()
 
@@ -80,12 +108,12 @@ async def test_a_trace_continues_through_a_queue_to_another_service(
     working.cancel()
     await asyncio.wait([working])
 
-    reading = await (await bmq_connect(interceptors=[mail.telemetry])).open_queue(letters, read=True)
+    reading = await opened(mail, letters, read=True)
     letter = await reading.receive(timeout=TIMEOUT)
-    with mail.tracer.start_as_current_span("print"):
+    with mail.span("print"):
         pass
     letter.confirm()
-    with mail.tracer.start_as_current_span("something else"):
+    with mail.span("something else"):
         pass
 
     root, post = shop.spans()[::-1][0], shop.one("post")
@@ -140,44 +168,34 @@ async def test_a_trace_continues_through_a_queue_to_another_service(
     assert {trace_of(span) for span in others if span.name != "something else"} == {trace_of(request)}
 
 
-async def test_messages_with_values_have_the_same_spans(
-    service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
-) -> None:
-    mail = service("mail")
-    session = await bmq_connect(interceptors=[mail.telemetry])
-    queue = (await session.open_queue(bmq_queue_uri, read=True, write=True)).typed(int)
+async def test_messages_with_values_have_the_same_spans(both: Service, queue: bmq.Queue) -> None:
+    typed = queue.typed(int)
 
     async def take(source: TypedConsumer[int] | TypedGroup[int]) -> None:
-        await queue.post(7, properties={"customer": 7})
+        await typed.post(7, properties={"customer": 7})
         async with await source.receive(TIMEOUT) as message:
             assert message.value == 7
 
-    async with queue.subscribe() as consumer:
+    async with typed.subscribe() as consumer:
         await take(consumer)
-        await queue.post(8, properties={"customer": 7})
+        await typed.post(8, properties={"customer": 7})
         (await consumer.receive_many(timeout=TIMEOUT)).confirm()
-    async with queue.group("customer", buckets=1) as group:
+    async with typed.group("customer", buckets=1) as group:
         await take(group)
-    assert [parent(each) for each in mail.named("confirm")] == [id_of(each) for each in mail.named("receive")]
-    assert len(mail.named("confirm")) == 3
-    with mail.tracer.start_as_current_span("something else"):
-        pass
-    assert parent(mail.one("something")) is None
+    assert [parent(each) for each in both.named("confirm")] == [id_of(each) for each in both.named("receive")]
+    assert len(both.named("confirm")) == 3
+    assert not trace.get_current_span().get_span_context().is_valid
 
 
 async def test_batches_have_one_span_with_links(
-    service: MakeService, bmq_session: bmq.Session, bmq_connect: Connect, bmq_queue_uri: str
+    service: MakeService, opened: Open, bmq_queue_uri: str
 ) -> None:
     one, two, reading = service("one"), service("two"), service("reading")
-    for each, count in ((one, 40), (two, 1)):
-        queue = await (await bmq_connect(interceptors=[each.telemetry])).open_queue(bmq_queue_uri, write=True)
-        await queue.post_many([b"x"] * count)
-    plain = await bmq_session.open_queue(bmq_queue_uri, write=True)
-    await plain.post(b"from elsewhere")
-    session = await bmq_connect(interceptors=[reading.telemetry])
-    queue = await session.open_queue(bmq_queue_uri, read=True, default_subscription=True)
+    for each, count in ((one, 40), (two, 1), (None, 1)):
+        await (await opened(each, bmq_queue_uri, write=True)).post_many([b"x"] * count)
+    queue = await opened(reading, bmq_queue_uri, read=True, default_subscription=True)
     await eventually(lambda: queue.stats().received == 42)  # to take all messages at once
-    with reading.tracer.start_as_current_span("import"):
+    with reading.span("import"):
         batch = await queue.receive_many(100, timeout=TIMEOUT)
         assert len(batch) == 42
         for message in list(batch)[:40]:
@@ -188,9 +206,8 @@ async def test_batches_have_one_span_with_links(
     (post,) = one.spans()
     assert about(post)["messaging.batch.message_count"] == 40
     assert "messaging.message.id" not in about(post)
-    root = reading.one("import")
     receive, confirm = reading.one("receive"), reading.one("confirm")
-    assert parent(receive) == id_of(root)
+    assert parent(receive) == id_of(reading.one("import"))
     assert about(receive)["messaging.batch.message_count"] == 42
     links = {link.context.span_id: dict(link.attributes or {}) for link in receive.links}
     assert links == {
@@ -201,17 +218,11 @@ async def test_batches_have_one_span_with_links(
     assert parent(confirm) == id_of(receive)
 
 
-async def test_a_message_taken_inside_a_span_belongs_to_the_span(
-    service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
-) -> None:
-    both = service()
-    queue = await (await bmq_connect(interceptors=[both.telemetry])).open_queue(
-        bmq_queue_uri, read=True, write=True
-    )
+async def test_a_message_taken_inside_a_span_belongs_to_the_span(both: Service, queue: bmq.Queue) -> None:
     await queue.post(b"x")
-    with both.tracer.start_as_current_span("GET /next"):
+    with both.span("GET /next"):
         message = await queue.receive(timeout=TIMEOUT)
-        with both.tracer.start_as_current_span("inner"):
+        with both.span("inner"):
             message.confirm()
             await queue.post(b"y")
         assert trace.get_current_span().get_span_context().span_id == id_of(both.one("receive"))
@@ -221,41 +232,29 @@ async def test_a_message_taken_inside_a_span_belongs_to_the_span(
 
 
 async def test_each_message_of_a_loop_has_a_trace_of_its_own(
-    service: MakeService, bmq_connect: Connect, bmq_new_queue_uri: NewUri
+    service: MakeService, opened: Open, both: Service, queue: bmq.Queue, bmq_new_queue_uri: NewUri
 ) -> None:
-    shop, other = service(), service()
-    uri, next_uri = bmq_new_queue_uri(), bmq_new_queue_uri()
-    queue = await (await bmq_connect(interceptors=[shop.telemetry])).open_queue(uri, write=True)
+    other, first = service(), bmq_new_queue_uri()
+    posting, reading = await opened(other, first, write=True), await opened(both, first, read=True)
     for _ in range(3):
-        await queue.post(b"x")
-    session = await bmq_connect(interceptors=[other.telemetry])
-    reading, writing = (
-        await session.open_queue(uri, read=True),
-        await session.open_queue(next_uri, write=True),
-    )
-    taken = 0
-    async for message in reading:
-        await writing.post(message.data)
-        taken += 1
-        if taken != 2:  # a message stays unconfirmed: the next message is not inside its span
+        await posting.post(b"x")
+    for number in range(3):
+        message = await anext(aiter(reading))
+        await queue.post(message.data)
+        if number != 1:  # a message stays unconfirmed: the next message is not inside its span
             message.confirm()
-        if taken == 3:
-            break
-    posts = shop.named("post")
-    assert [parent(span) for span in other.named("receive")] == [id_of(span) for span in posts]
-    assert [trace_of(span) for span in other.named("post")] == [trace_of(span) for span in posts]
+    posts, receives = other.named("post"), both.named("receive")
+    assert [parent(span) for span in receives] == [id_of(span) for span in posts]
+    assert [trace_of(span) for span in both.named("post")] == [trace_of(span) for span in posts]
     assert len({trace_of(span) for span in posts}) == 3
-    assert [parent(span) for span in other.named("confirm")] == [
-        id_of(span) for index, span in enumerate(other.named("receive")) if index != 1
-    ]
+    assert [parent(span) for span in both.named("confirm")] == [id_of(receives[0]), id_of(receives[2])]
 
 
 async def test_attach_false_leaves_contexts_unchanged(
-    service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
+    service: MakeService, opened: Open, bmq_queue_uri: str
 ) -> None:
     both = service(attach=False)
-    session = await bmq_connect(interceptors=[both.telemetry])
-    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+    queue = await opened(both, bmq_queue_uri, read=True, write=True)
     await queue.post(b"x")
     message = await queue.receive(timeout=TIMEOUT)
     assert not trace.get_current_span().get_span_context().is_valid
@@ -264,25 +263,17 @@ async def test_attach_false_leaves_contexts_unchanged(
     assert parent(both.one("confirm")) == id_of(both.one("receive"))
 
 
-async def test_failing_attempts_have_spans_with_the_error(
-    service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
-) -> None:
-    both = service()
-    session = await bmq_connect(interceptors=[both.telemetry])
-    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+async def test_failing_attempts_have_spans_with_the_error(both: Service, queue: bmq.Queue) -> None:
     await queue.post(b"x")
-    attempts = asyncio.Queue[None]()
 
     def ship(message: bmq.Message) -> None:  # in a thread
-        with both.tracer.start_as_current_span("inside"):
-            loop.call_soon_threadsafe(attempts.put_nowait, None)
+        with both.span("inside"):
+            pass
         if len(both.named("inside")) == 1:
             raise OSError("no ship")
 
-    loop = asyncio.get_running_loop()
     working = asyncio.ensure_future(bmq.consume(queue, ship, retry=bmq.Backoff(every=0.01)))
-    for _ in range(2):
-        await asyncio.wait_for(attempts.get(), TIMEOUT)
+    await eventually(lambda: both.named("confirm"))
     working.cancel()
     await asyncio.wait([working])
     failed, passed = both.named("process")
@@ -294,38 +285,28 @@ async def test_failing_attempts_have_spans_with_the_error(
     assert passed.status.status_code is StatusCode.UNSET
     assert "error.type" not in about(passed)
     assert [parent(span) for span in both.named("inside")] == [id_of(failed), id_of(passed)]
-    (point_failed,) = [
-        point
-        for point in both.points("messaging.process.duration")
-        if point.attributes.get("error.type") == "OSError"
-    ]
-    assert point_failed.count == 1
+    errors = [each.attributes.get("error.type") for each in both.points("messaging.process.duration")]
+    assert sorted(errors, key=str) == [None, "OSError"]
 
 
-async def test_a_post_that_is_refused(
-    service: MakeService, bmq_connect: Connect, bmq_new_queue_uri: NewUri
-) -> None:
-    both = service()
-    session = await bmq_connect(interceptors=[both.telemetry])
-    queue = await session.open_queue(bmq_new_queue_uri("bmq.test.small.priority"), write=True)
+async def test_a_post_that_is_refused(both: Service, opened: Open, bmq_new_queue_uri: NewUri) -> None:
+    queue = await opened(both, bmq_new_queue_uri("bmq.test.small.priority"), write=True)
     report = await queue.post_many([b"x"] * 13)  # room for eleven messages
     assert report.acknowledged == 11
     with pytest.raises(bmq.InvalidPayload):
         await queue.post(b"")
-    refused, invalid = both.named("post")
-    assert (refused.status.status_code, about(refused)["error.type"]) == (StatusCode.ERROR, "LIMIT_MESSAGES")
-    assert (invalid.status.status_code, about(invalid)["error.type"]) == (StatusCode.ERROR, "InvalidPayload")
+    assert [(span.status.status_code, about(span)["error.type"]) for span in both.named("post")] == [
+        (StatusCode.ERROR, "LIMIT_MESSAGES"),
+        (StatusCode.ERROR, "InvalidPayload"),
+    ]
     sent = both.points("messaging.client.sent.messages")
-    assert {point.attributes.get("error.type"): point.value for point in sent} == {
-        None: 11,
-        "LIMIT_MESSAGES": 2,
-    }
+    counts = {point.attributes.get("error.type"): point.value for point in sent}
+    assert counts == {None: 11, "LIMIT_MESSAGES": 2}
 
 
 async def test_operations_are_measured(
-    service: MakeService, bmq_connect: Connect, bmq_new_queue_uri: NewUri
+    both: Service, bmq_connect: Connect, bmq_new_queue_uri: NewUri
 ) -> None:
-    both = service()
     uri = bmq_new_queue_uri(FANOUT)
     session = await bmq_connect(interceptors=[both.telemetry])
     reading = await session.open_queue(f"{uri}?id=foo", read=True)
@@ -333,50 +314,39 @@ async def test_operations_are_measured(
     await writing.post_many([b"x"] * 3)
     for _ in range(3):
         (await reading.receive(timeout=TIMEOUT)).confirm()
-    where = {"messaging.system": "blazingmq", "messaging.destination.name": uri}
-    common = broker_of(session) | where
-    (sent,) = both.points("messaging.client.sent.messages")
-    assert sent.value == 3
-    assert dict(sent.attributes) == common | {
-        "messaging.operation.name": "post",
-        "messaging.operation.type": "send",
+    common = broker_of(session) | {"messaging.system": "blazingmq", "messaging.destination.name": uri}
+    for metric, operation, kind, more in (
+        ("sent", "post", "send", {}),
+        ("consumed", "receive", "receive", {"messaging.consumer.group.name": "foo"}),
+    ):
+        (point,) = both.points(f"messaging.client.{metric}.messages")
+        assert point.value == 3
+        named = {"messaging.operation.name": operation, "messaging.operation.type": kind}
+        assert dict(point.attributes) == common | named | more
+    durations = {
+        point.attributes["messaging.operation.name"]: point
+        for point in both.points("messaging.client.operation.duration")
     }
-    (consumed,) = both.points("messaging.client.consumed.messages")
-    assert consumed.value == 3
-    assert dict(consumed.attributes) == common | {
-        "messaging.operation.name": "receive",
-        "messaging.operation.type": "receive",
-        "messaging.consumer.group.name": "foo",
-    }
-    durations = both.points("messaging.client.operation.duration")
-    counts = {point.attributes["messaging.operation.name"]: point.count for point in durations}
+    counts = {name: point.count for name, point in durations.items()}
     assert counts == {"post": len(both.named("post")), "receive": 3, "confirm": 3}
-    assert durations[0].explicit_bounds[:3] == (0.005, 0.01, 0.025)
+    assert durations["post"].explicit_bounds[:3] == (0.005, 0.01, 0.025)
     post = both.named("post")[0]
-    (posting,) = [point for point in durations if point.attributes["messaging.operation.name"] == "post"]
-    assert posting.sum == pytest.approx((post.end_time - post.start_time) / 1e9, abs=0.05)
+    assert durations["post"].sum == pytest.approx((post.end_time - post.start_time) / 1e9, abs=0.05)
 
 
 async def test_unsampled_traces_are_not_exported_and_propagate_the_decision(
-    service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
+    service: MakeService, opened: Open, both: Service, queue: bmq.Queue
 ) -> None:
-    off, on = service(sampler=ALWAYS_OFF), service()
-    queue = await (await bmq_connect(interceptors=[off.telemetry])).open_queue(bmq_queue_uri, write=True)
-    await queue.post(b"x")
-    reading = await (await bmq_connect(interceptors=[on.telemetry])).open_queue(bmq_queue_uri, read=True)
-    message = await reading.receive(timeout=TIMEOUT)
+    off = service(sampler=ALWAYS_OFF)
+    await (await opened(off, queue.uri, write=True)).post(b"x")
+    message = await queue.receive(timeout=TIMEOUT)
     flags = int(str(message.properties["traceparent"])[-2:], 16)
     assert not flags & TraceFlags.SAMPLED
     message.confirm()
-    assert off.spans() == on.spans() == []
+    assert off.spans() == both.spans() == []
 
 
-async def test_message_keeps_an_existing_context(
-    service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
-) -> None:
-    both = service()
-    session = await bmq_connect(interceptors=[both.telemetry])
-    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+async def test_message_keeps_an_existing_context(both: Service, queue: bmq.Queue) -> None:
     await queue.post(b"x", properties={"traceparent": TRACEPARENT, "n": 1})
     message = await queue.receive(timeout=TIMEOUT)
     assert dict(message.properties) == {"traceparent": TRACEPARENT, "n": 1}
@@ -384,12 +354,7 @@ async def test_message_keeps_an_existing_context(
     assert (trace_of(both.one("receive")), parent(both.one("receive"))) == (TRACE, SPAN)
 
 
-async def test_message_without_room_has_no_trace_context(
-    service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
-) -> None:
-    both = service()
-    session = await bmq_connect(interceptors=[both.telemetry])
-    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+async def test_message_without_room_has_no_trace_context(both: Service, queue: bmq.Queue) -> None:
     properties = {f"p{number}": number for number in range(255)}
     await queue.post(b"x", properties=properties)
     message = await queue.receive(timeout=TIMEOUT)
@@ -397,10 +362,7 @@ async def test_message_without_room_has_no_trace_context(
     assert parent(both.one("receive")) is None
 
 
-async def test_baggage_is_propagated(service: MakeService, bmq_connect: Connect, bmq_queue_uri: str) -> None:
-    both = service()
-    session = await bmq_connect(interceptors=[both.telemetry])
-    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+async def test_baggage_is_propagated(queue: bmq.Queue) -> None:
     token = contexts.attach(baggage.set_baggage("tenant", "acme"))
     try:
         await queue.post(b"x")
@@ -413,12 +375,7 @@ async def test_baggage_is_propagated(service: MakeService, bmq_connect: Connect,
     assert baggage.get_baggage("tenant") is None
 
 
-async def test_span_of_a_selected_message_names_the_expression(
-    service: MakeService, bmq_connect: Connect, bmq_queue_uri: str
-) -> None:
-    both = service()
-    session = await bmq_connect(interceptors=[both.telemetry])
-    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
+async def test_span_of_a_selected_message_names_the_expression(both: Service, queue: bmq.Queue) -> None:
     async with queue.subscribe("n > 0") as consumer:
         await queue.post(b"x", properties={"n": 1})
         async with await consumer.receive(timeout=TIMEOUT):
@@ -438,17 +395,16 @@ def write_binary(span: SpanContext) -> bytes:
 
 
 async def test_another_encoding_can_be_plugged_in(
-    service: MakeService, bmq_session: bmq.Session, bmq_connect: Connect, bmq_queue_uri: str
+    service: MakeService, opened: Open, bmq_queue_uri: str
 ) -> None:
-    codecs = [TextCodec(), BinaryCodec(read_binary)]
-    text, binary = service(codecs=codecs), service(codecs=[BinaryCodec(read_binary, write_binary)])
-    plain = await bmq_session.open_queue(bmq_queue_uri, write=True)
+    text = service(codecs=[TextCodec(), BinaryCodec(read_binary)])
+    binary = service(codecs=[BinaryCodec(read_binary, write_binary)])
+    plain = await opened(None, bmq_queue_uri, write=True)
     raw = TRACE.to_bytes(16, "big") + SPAN.to_bytes(8, "big") + b"\1"
     await plain.post(b"1", properties={"bmq.traceparent": raw})
     await plain.post(b"2", properties={"bmq.traceparent": b"of another tracer"})
-    writing = await (await bmq_connect(interceptors=[binary.telemetry])).open_queue(bmq_queue_uri, write=True)
-    await writing.post(b"3")
-    reading = await (await bmq_connect(interceptors=[text.telemetry])).open_queue(bmq_queue_uri, read=True)
+    await (await opened(binary, bmq_queue_uri, write=True)).post(b"3")
+    reading = await opened(text, bmq_queue_uri, read=True)
     messages = [await reading.receive(timeout=TIMEOUT) for _ in range(3)]
     assert [parent(span) for span in text.named("receive")] == [SPAN, None, id_of(binary.one("post"))]
     assert set(messages[2].properties) == {"bmq.traceparent"}
@@ -456,17 +412,12 @@ async def test_another_encoding_can_be_plugged_in(
 
 @pytest.mark.parametrize("new", [True, False], ids=["new encoding", "old encoding"])
 async def test_client_without_tracing_passes_traces_on(
-    service: MakeService, bmq_connect: Connect, bmq_new_queue_uri: NewUri, bmq_broker: Any, new: bool
+    service: MakeService, opened: Open, bmq_new_queue_uri: NewUri, bmq_broker: Any, new: bool
 ) -> None:
-    """The Java SDK writes either encoding, and passes properties on unchanged.
-
-    ``new`` is the negotiated encoding; otherwise clients use the old encoding.
-    """
+    """Other SDKs write either encoding, and pass properties on unchanged."""
     shop, billing = service(), service()
     first, second = bmq_new_queue_uri(), bmq_new_queue_uri()
-    writing = await (await bmq_connect(interceptors=[shop.telemetry])).open_queue(first, write=True)
-    session = await bmq_connect(interceptors=[billing.telemetry])
-    reading = await session.open_queue(second, read=True)
+    writing, reading = await opened(shop, first, write=True), await opened(billing, second, read=True)
     features = "PROTOCOL_ENCODING:JSON" + (";MPS:MESSAGE_PROPERTIES_EX" if new else "")
     async with dial(bmq_broker.uri) as between:
         await between.negotiate(features=features)
@@ -488,7 +439,7 @@ async def test_client_without_tracing_passes_traces_on(
 
 
 async def test_a_trace_continues_through_the_output_of_a_handler(
-    service: MakeService, bmq_broker: Any, bmq_connect: Connect, bmq_new_queue_uri: NewUri
+    service: MakeService, bmq_broker: Any, opened: Open, bmq_new_queue_uri: NewUri
 ) -> None:
     shop, billing = service("shop"), service("billing")
     orders = bmq_new_queue_uri()
@@ -500,8 +451,7 @@ async def test_a_trace_continues_through_the_output_of_a_handler(
     async def bill(message: bmq.Message) -> bytes:
         return b"letter"
 
-    posting = await (await bmq_connect(interceptors=[shop.telemetry])).open_queue(orders, write=True)
-    reading = await (await bmq_connect()).open_queue(letters, read=True)
+    posting, reading = await opened(shop, orders, write=True), await opened(None, letters, read=True)
     async with app:
         await posting.post(b"order")
         letter = await reading.receive(timeout=TIMEOUT)
@@ -522,13 +472,13 @@ async def test_operations_on_session_and_queue_are_spans(
     session = await bmq_connect(interceptors=[shop.telemetry])
     queue = await session.open_queue(uri, read=True)
     consumer = await queue.subscribe("x == 1")
-    with shop.tracer.start_as_current_span("change"):
+    with shop.span("change"):
         await consumer.configure("x == 2")
     await queue.close()
     await queue.close()
     await session.close()
     await session.close()
-    spans = shop.operations()
+    spans = shop.spans(operations=True)
     names = [span.name for span in spans]
     assert names[:2] == FIRST
     assert names[-2:] == LAST
@@ -556,10 +506,8 @@ async def test_failed_operations_have_the_error(
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    failed = [
-        (span.name, about(span)["error.type"]) for span in shop.operations() if "error.type" in about(span)
-    ]
-    assert failed == [
+    spans = shop.spans(operations=True)
+    assert [(span.name, about(span)["error.type"]) for span in spans if "error.type" in about(span)] == [
         ("bmq.session.start", "ConnectionFailed"),
         ("bmq.queue.open", "OpenQueueError"),
         ("bmq.queue.open", "CancelledError"),
@@ -569,27 +517,19 @@ async def test_failed_operations_have_the_error(
 OTHER = b"00-" + b"1" * 32 + b"-" + b"2" * 16 + b"-01"
 
 
-@pytest.mark.parametrize(
-    ("properties", "continued"),
+@sweep(
+    "properties, continued",
     [
         ({"bmq.traceparent": TRACEPARENT.encode()}, True),
         ({"bmq.traceparent": TRACEPARENT}, False),  # a STRING is somebody else's property
         ({"bmq.traceparent": b"\x00\xff" * 13}, False),
         ({"bmq.traceparent": b"00-" + b"0" * 5000}, False),
-        ({"bmq.traceparent": OTHER, "traceparent": TRACEPARENT}, True),
+        ({"bmq.traceparent": OTHER, "traceparent": TRACEPARENT}, True),  # W3C's own property counts
     ],
-    ids=["binary", "text", "noise", "long", "both: W3C's own property counts"],
 )
 async def test_context_of_the_official_clients_is_read_beside_the_text(
-    service: MakeService,
-    bmq_connect: Connect,
-    bmq_new_queue_uri: NewUri,
-    properties: dict[str, Any],
-    continued: bool,
+    both: Service, queue: bmq.Queue, opened: Open, properties: dict[str, Any], continued: bool
 ) -> None:
-    uri, kitchen = bmq_new_queue_uri(), service("kitchen")
-    producer, consumer = await bmq_connect(), await bmq_connect(interceptors=[kitchen.telemetry])
-    queue = await producer.open_queue(uri, write=True)
-    await queue.post(b"x", properties=properties)
-    await (await consumer.open_queue(uri, read=True)).receive(timeout=TIMEOUT)
-    assert (trace_of(kitchen.one("receive")) == TRACE) is continued
+    await (await opened(None, queue.uri, write=True)).post(b"x", properties=properties)
+    (await queue.receive(timeout=TIMEOUT)).confirm()
+    assert (trace_of(both.named("receive")[-1]) == TRACE) is continued

@@ -1,44 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scripted broker that is excluded from the counts of a test."""
+"""A scripted broker that keeps little, and a counter of function calls."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import bmq
 from bmq.wire.ack import encode_acks
 from bmq.wire.confirm import ConfirmMessage
 from bmq.wire.put import DecodedPut
 from tests.fakes.broker import Connection, Peer, ScriptedBroker
+from tests.waiting import eventually
 
 
 class Counter:
-    """Counts the calls of Python and C functions in this thread.
+    """Counts the calls of Python and C functions in this thread."""
 
-    Args:
-        own: whether to count only this project's functions and their calls.
-    """
-
-    def __init__(self, *, own: bool = False) -> None:
-        self.calls = 0
-        self._prefix = str(Path(bmq.__file__).parent) if own else ""
+    calls = 0
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        if event in ("call", "c_call") and frame.f_code.co_filename.startswith(self._prefix):
-            self.calls += 1
+        self.calls += event in ("call", "c_call")
 
 
 @contextmanager
-def counted(*, own: bool = False) -> Iterator[Counter]:
-    """Count calls inside the block, but not those the server makes, nor the finalizers of garbage."""
-    counter = Counter(own=own)
+def counted() -> Iterator[Counter]:
+    """Count calls inside the block, but not those of the finalizers of garbage."""
+    counter = Counter()
     gc.disable()
     sys.setprofile(counter)
     try:
@@ -46,18 +37,6 @@ def counted(*, own: bool = False) -> Iterator[Counter]:
     finally:
         sys.setprofile(None)
         gc.enable()
-
-
-def uncounted(method: Callable[..., None]) -> Callable[..., None]:
-    def call(*args: Any) -> None:
-        profiler = sys.getprofile()
-        sys.setprofile(None)
-        try:
-            method(*args)
-        finally:
-            sys.setprofile(profiler)
-
-    return call
 
 
 class Tally(ScriptedBroker):
@@ -76,17 +55,6 @@ class Tally(ScriptedBroker):
         self.server.confirm_count += len(confirms)
 
 
-class UncountedConnection(Connection):
-    @uncounted
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-
-    @uncounted
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self.peer.look()
-
-
 class Server(Peer):
     """Opens whatever is asked for; acknowledges and delivers when told.
 
@@ -103,22 +71,13 @@ class Server(Peer):
         self.keep = True
         self.guids: list[tuple[int, bytes]] = []
         self._delivered = 0
-        self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
     def accept(self) -> Connection:
-        return UncountedConnection(self, Tally(self))
+        return Connection(self, Tally(self))
 
-    def look(self) -> None:
-        """Wake waiters for the arrived input."""
-        for reached, future in self._waiting:
-            if reached() and not future.done():
-                future.set_result(None)
-
-    async def until(self, reached: Callable[[], bool]) -> None:
-        if not reached():
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((reached, future))
-            await future
+    async def arrived(self, count: int) -> None:
+        """Wait for this many messages in all."""
+        await eventually(lambda: self.post_count == count)
 
     def acknowledge(self) -> None:
         """Acknowledge everything, a thousand in an event."""

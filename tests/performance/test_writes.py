@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is posted and confirmed in one turn of the event loop leaves in one write."""
+"""Posts and confirmations of one turn leave in one write; work for each batch, not for each message."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 import bmq
 from bmq import _world
-from tests.performance.server import Server
+from tests.performance.server import Server, counted
+from tests.waiting import eventually
 
 PAYLOAD = bytes(256)
 
@@ -47,7 +47,7 @@ def calls() -> Counter[str]:
     return Counter()
 
 
-@pytest_asyncio.fixture
+@pytest.fixture
 async def session(server: Server, calls: Counter[str]) -> AsyncIterator[bmq.Session]:
     """A session of asyncio's own event loop with counted system calls; those of uvloop cannot be counted."""
     loop = asyncio.get_running_loop()
@@ -73,9 +73,8 @@ async def test_a_post_made_alone_is_one_write_and_one_read(
     for number in range(30):
         if number == 10:
             calls.clear()
-        before = server.post_count
         posting = asyncio.ensure_future(queue.post(PAYLOAD))
-        await server.until(lambda before=before: server.post_count > before)
+        await server.arrived(number + 1)
         server.acknowledge()
         await posting
     assert calls == {"write": 20, "read": 20}
@@ -88,7 +87,7 @@ async def test_10_000_messages_of_post_many_leave_in_few_writes(
     count = 10_000
     calls.clear()
     posting = asyncio.ensure_future(queue.post_many([PAYLOAD] * count))
-    await server.until(lambda: server.post_count == count)
+    await server.arrived(count)
     server.acknowledge()
     await posting
     assert calls["write"] <= 3 * count / 500
@@ -98,31 +97,42 @@ async def test_10_000_messages_of_post_many_leave_in_few_writes(
 async def test_1_000_messages_are_confirmed_in_one_write_for_each_read(
     server: Server, queue: bmq.Queue, calls: Counter[str]
 ) -> None:
-    left = count = 1000
+    count = 1000
     calls.clear()
     server.deliver(count, PAYLOAD)
-    async for message in queue:
-        message.confirm()
-        left -= 1
-        if not left:
-            break
-    await server.until(lambda: server.confirm_count == count)
+    for _ in range(count):
+        (await queue.receive()).confirm()
+    await eventually(lambda: server.confirm_count == count)
     assert calls["write"] <= calls["read"] <= 6
 
 
 async def test_a_single_post_and_a_waiting_confirmation_leave_in_one_write(
     server: Server, queue: bmq.Queue, calls: Counter[str]
 ) -> None:
-    for _ in range(3):
-        queue.post_nowait(PAYLOAD)
-        await server.until(lambda: bool(server.guids))
-        server.acknowledge()
-        server.deliver(1, PAYLOAD)
-        message = await queue.receive()
-    confirmed = server.confirm_count
+    server.deliver(1, PAYLOAD)
+    message = await queue.receive()
     calls.clear()
     message.confirm()
     queue.post_nowait(PAYLOAD)
-    await server.until(lambda: server.confirm_count > confirmed and bool(server.guids))
+    await eventually(lambda: server.confirm_count and server.post_count)
     assert calls["write"] == 1
     server.acknowledge()
+
+
+COUNT = 4000
+
+
+async def test_a_property_of_a_batch(server: Server, queue: bmq.Queue) -> None:
+    server.deliver(COUNT, bytes(256), {"CustomerId": 1234, "OrderType": "EXPRESS"})
+    left = COUNT
+    calls = 0
+    async for batch in queue.batches():
+        assert batch.column("CustomerId") == [1234] * len(batch)  # what is learned is learned here
+        with counted() as counter:
+            batch.column("CustomerId")
+            batch.column("OrderType")
+        calls = max(calls, counter.calls)
+        left -= len(batch)
+        if not left:
+            break
+    assert calls < 100, "whatever the number of messages"
