@@ -539,9 +539,8 @@ async def test_figures_come_from_the_primary(serve: Serve, cluster: RecordedClus
 async def test_an_empty_queue_stays_in_the_list(serve: Serve, cluster: RecordedCluster) -> None:
     # A real broker leaves empty queues out of the contents of a domain.
     for name in ("node0", "node1", "node2"):
-        content = cluster[name].answers[f"DOMAINS recorded.DOMAIN {recorded.DOMAIN} INFOS"]["domainInfo"][
-            "storageContent"
-        ]
+        answer = cluster[name].answers[f"DOMAINS DOMAIN {recorded.DOMAIN} INFOS"]
+        content = answer["domainInfo"]["storageContent"]
         content["storages"] = [each for each in content["storages"] if each["queueUri"] != recorded.OTHER]
     live = await (await serve(cluster.uris("node0", "node1", "node2"))).figures()
     figures = {each["uri"]: each for each in live["queues"]}

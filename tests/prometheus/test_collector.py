@@ -222,9 +222,10 @@ async def test_a_blocked_handler_is_measured(bmq_session: bmq.Session, bmq_queue
     queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True, default_subscription=False)
     retry = bmq.Backoff(every=0.01, retries=None)
     working = asyncio.create_task(bmq.consume(queue, handle, retry=retry))
+    collector = SessionCollector(bmq_session)
 
     def measure(name: str) -> float:
-        return read(exposition(bmq_session)).get((name, (("queue", bmq_queue_uri),)), 0)
+        return read(collector.exposition()).get((name, (("queue", bmq_queue_uri),)), 0)
 
     await queue.post(b"1")
     await eventually(lambda: measure("bmq_blocked_handlers") == 1)
