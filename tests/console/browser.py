@@ -296,3 +296,24 @@ async def test_all_dead_letters_are_posted_again_until_the_first_failure(
     assert len(broker.queues[f"{ORDERS}.dead"]) == 1
     await page.size(390, 900)
     assert await page.js("document.documentElement.scrollWidth") <= 390
+
+
+async def test_the_page_reports_a_lost_console(page: Page, broker: bmq.broker.Broker) -> None:
+    first = Console(Embedded(broker), interval=0.1)
+    async with first:
+        await page.open(first.url)
+        await page.until("document.querySelector('#status.up')")
+    await page.until("document.querySelector('#status.down')")
+    async with Console(Embedded(broker), interval=0.1, port=urlsplit(first.url).port or 0):
+        await page.until("document.querySelector('#status.up')")
+
+
+async def test_the_page_works_with_a_token(page: Page, broker: bmq.broker.Broker) -> None:
+    async with Console(Embedded(broker), host="0.0.0.0", interval=0.1) as console:
+        url = console.url.replace("0.0.0.0", "127.0.0.1")
+        await page.open(url.partition("#")[0])
+        await page.until(said("the request needs a token"))
+        await page.open("about:blank")
+        await page.open(url)
+        await page.until("document.querySelector('#status.up')")
+        assert "token" not in await page.js("location.href")
