@@ -13,7 +13,6 @@ from bmq.broker import DomainConfig, Limits, Mode
 from bmq.testing import BackgroundBroker
 from tests.cli.conftest import Aside, Bmq
 from tests.integration.steps import NewUri
-from tests.sweeps import sweep
 from tests.waiting import eventually
 
 
@@ -116,11 +115,6 @@ def test_letters_that_come_back_end_the_command(run: Bmq, aside: Aside, letters:
     ] * 2
 
 
-@sweep("wrong", [["--back"], ["--all"], ["A" * 32, "--all", "--back"], ["--to", "bmq://d/q"]])
-def test_wrong_arguments_are_refused(offline: Bmq, wrong: list[str]) -> None:
-    assert offline("dead", "bmq://d/q", *wrong).status == 2
-
-
 def test_other_messages_are_not_listed_as_dead_letters(run: Bmq, bmq_queue_uri: str) -> None:
     run("post", bmq_queue_uri, "one", "two")
     ran = run("dead", bmq_queue_uri, "--idle", "0.2")
@@ -218,25 +212,3 @@ def test_move_to_another_broker(move: Bmq, broker: BackgroundBroker) -> None:
         assert len(drained(other.uri, A)) == 5
     assert drained(broker.uri, A) == []
     assert move(A, A, "--to-broker", "tcp://127.0.0.1:1", "--timeout", "0.3").status == 3
-
-
-@sweep(
-    "words, status, error",
-    [
-        ([A, A], 2, "the same queue"),
-        ([A, f"{B}?id=foo"], 2, "without ?id="),
-        ([A, "nothing"], 2, "bmq://"),
-        (["", B], 2, "bmq://"),
-        ([A, B, "--where", "x =="], 2, "x =="),
-        ([A, B, "--limit", "0"], 2, "limit"),
-        ([A, B, "--rate", "0"], 2, "rate"),
-        ([A, B, "--rate", "nan"], 2, "rate"),
-        ([A, B, "--to-broker", "nobody"], 2, "nobody"),
-        ([A, "bmq://no.such.domain/q"], 4, "no.such.domain"),
-        (["tcp://127.0.0.1:1", B], 2, "is a broker, not a queue"),
-    ],
-)
-def test_odd_values_of_move(move: Bmq, words: list[str], status: int, error: str) -> None:
-    ran = move(*words)
-    assert (ran.status, ran.out) == (status, "")
-    assert error in ran.err

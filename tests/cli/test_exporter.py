@@ -308,25 +308,6 @@ async def test_the_plugin_names_are_kept(cluster: RecordedCluster) -> None:
 # the verb
 
 
-@sweep(
-    "words",
-    [
-        "--listen 30190",
-        "--listen :30190",
-        "--listen localhost:70000",
-        "--interval 0",
-        "--interval nan",
-        "--max-queues -1",
-        "--max-apps x",
-        "http://localhost",
-        "tcp://localhost:1 --broker tcp://localhost:2",
-    ],
-)
-def test_wrong_options_are_refused(offline: Bmq, words: str) -> None:
-    ran = offline("exporter", *words.split())
-    assert (ran.status, "Traceback" in ran.err) == (2, False)
-
-
 def test_a_missing_extra_is_named(
     offline: Bmq, cluster: RecordedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,14 +121,6 @@ def test_doctor_distinguishes_blocked_delivery_from_a_missing_answer(run: Bmq, b
     assert [line.split("  ")[-1] for line in run("tail", bmq_queue_uri, "--idle", "0.2").lines] == ["one"]
 
 
-@sweep("verb", ["bench", "dead", "explain", "peek", "post", "purge", "queues", "stat", "tail", "top"])
-def test_no_verb_takes_a_brokers_address_for_a_queue(offline: Bmq, verb: str) -> None:
-    ran = offline(verb, "tcp://127.0.0.1:1", *(["--yes"] if verb == "purge" else []))
-    assert (ran.status, ran.out) == (2, "")
-    assert "is a broker, not a queue: " in ran.err
-    assert "--broker tcp://127.0.0.1:1" in ran.err
-
-
 # ---- bench
 
 

@@ -35,11 +35,6 @@ def test_help_lists_every_verb(offline: Bmq) -> None:
     assert offline("--version").out.startswith("bmq ")
 
 
-def test_unknown_verb_or_option_is_refused(offline: Bmq) -> None:
-    assert offline("explode").status == 2
-    assert offline("check", "x > 1", "--nope").status == 2
-
-
 def test_missing_extra_is_named() -> None:
     script = "import sys; sys.modules['typer'] = None; from bmq.cli import main; sys.exit(main(['queues']))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -98,12 +93,12 @@ def test_check_warns_of_unintended_meanings(offline: Bmq) -> None:
 def test_check_shows_several_expressions_as_a_routing_table(offline: Bmq) -> None:
     arguments = ["check", "x > 0", "x == 1", "", "-P", "5", "-P", "10", "-p", "x=1"]
     ran = offline(*arguments)
-    assert ran.status == 0
-    assert ran.lines[-1] == "The message goes to #2."
-    ran = offline(*arguments, "--full", "2")
-    assert "delivery to this application stops" in ran.lines[-1]
-    assert offline("check", "x > 0", "--full", "2", "-p", "x=1").status == 2
-    assert offline("check", "x > 0", "-P", "1", "-P", "2").status == 2
+    assert (ran.status, ran.lines[-1]) == (0, "The message goes to #2.")
+    assert "delivery to this application stops" in offline(*arguments, "--full", "2").lines[-1]
+    ran = offline("check", LONG, "-p", "x=11")
+    beyond = "  beyond the limits of a broker: the client sends 4 subscriptions"
+    assert (ran.status, ran.lines[:2]) == (0, [LONG, beyond])
+    assert ran.lines[-1] == "The message goes to #1.4."
 
 
 LONG = " || ".join(f"x == {number}" for number in range(12))
@@ -121,15 +116,6 @@ def test_check_and_subscribe_agree(offline: Bmq, uri: str, bmq_queue_uri: str, t
             wanted = (1, "code", [error.code])
     status, field, values = wanted
     assert (ran.status, [each[field] for each in ran.json]) == (status, values)
-
-
-def test_check_shows_a_long_expression_as_its_subscriptions(offline: Bmq) -> None:
-    ran = offline("check", LONG, "-p", "x=11")
-    assert (ran.status, ran.lines[:2]) == (
-        0,
-        [LONG, "  beyond the limits of a broker: the client sends 4 subscriptions"],
-    )
-    assert ran.lines[-1] == "The message goes to #1.4."
 
 
 # ---- decode
@@ -155,16 +141,10 @@ def test_decode_shows_every_field(offline: Bmq) -> None:
 
 
 def test_decode_reads_hexadecimal_digits(offline: Bmq, tmp_path: Path) -> None:
-    ran = offline("decode", "00000008 4b020000".replace(" ", ""))
-    assert ran.status == 0
-    assert "11 (HEARTBEAT_REQ)" in ran.out
+    ran = offline("decode", "000000084b020000")
+    assert (ran.status, "11 (HEARTBEAT_REQ)" in ran.out) == (0, True)
     (tmp_path / "digits").write_text("00 00 00 08 4c 02\n00 00\n")
     assert "HEARTBEAT_RSP" in offline("decode", "--file", str(tmp_path / "digits")).out
-    assert offline("decode", "0g").status == 2
-    ran = offline("decode", str(tmp_path / "digits"))
-    assert ran.status == 2
-    assert f"--file {tmp_path / 'digits'}" in ran.err
-    assert offline("decode").status == 2
 
 
 @sweep(
@@ -184,12 +164,6 @@ def test_decode_reports_errors_after_what_is_readable(
     assert (ran.status, said in ran.err, "openQueue" in ran.out) == (status, True, True)
 
 
-def test_a_malformed_recording_is_refused(offline: Bmq, tmp_path: Path) -> None:
-    (tmp_path / "bad.jsonl").write_text('{"conn": 1}\n')
-    ran = offline("decode", "--file", str(tmp_path / "bad.jsonl"))
-    assert (ran.status, "line 1" in ran.err) == (2, True)
-
-
 def test_decode_never_crashes(offline: Bmq, tmp_path: Path) -> None:
     """Every event of a conversation, with each fifth byte changed in turn."""
     lines: list[str] = []
@@ -202,12 +176,3 @@ def test_decode_never_crashes(offline: Bmq, tmp_path: Path) -> None:
     ran = offline("decode", "--file", str(tmp_path / "changed.jsonl"), "--json")
     assert ran.status == 1
     assert len(ran.lines) == len(lines)
-
-
-# ---- the choice of the broker
-
-
-def test_certificates_need_tls(offline: Bmq, tmp_path: Path) -> None:
-    ran = offline("queues", "--broker", "tcp://localhost", "--ca", str(tmp_path / "none.pem"))
-    assert ran.status == 2
-    assert offline("queues", "--broker", "tcps://localhost", "--key", "k").status == 2

@@ -117,26 +117,6 @@ def test_odd_values_stay_in_their_cells(capsys: pytest.CaptureFixture[str]) -> N
     assert {each["b"] for each in rows} == {""}
 
 
-@sweep(
-    "words, said",
-    [
-        (["queues", "-o", "csv", "--json"], "exclude each other"),
-        (["queues", "-o", "yaml"], "yaml"),
-        (["admin", "HELP", "-o", "csv"], "--output json"),
-        (["post", QUEUE, "x", "-o", "json"], "--guids"),
-        (["tail", QUEUE, "--fields", ","], "--fields needs names"),
-        (["tail", QUEUE, "--idle", "inf"], "--idle must be a finite number, not inf"),
-        (["move", QUEUE, f"{QUEUE}2", "--rate", "inf"], "--rate must be a finite number, not inf"),
-        (["queues", "--timeout", "inf"], "--timeout must be a finite number, not inf"),
-        (["domains", "diff", "a", "b", "--timeout", "inf"], "--timeout must be a finite number, not inf"),
-    ],
-)
-def test_impossible_options_are_refused(offline: Bmq, words: list[str], said: str) -> None:
-    ran = offline(*words)
-    assert (ran.status, ran.out) == (2, "")
-    assert said in " ".join(ran.err.split())
-
-
 # ---- encodings
 
 
