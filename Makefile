@@ -91,7 +91,7 @@ PROGRAMS := tests/programs tests/browser tests/spark tests/typing tests/framewor
     tests/test_portability.py tests/workers/test_examples.py
 CHOSEN   := $(filter tests/%,$(ARGS))
 LONG     := tests/integration/test_lost_nodes.py tests/client/test_leaks.py
-SOAK     := $(addprefix tests/integration/test_,chaos.py delays.py answers_and_retries.py) $(LONG)
+SOAK     := tests/integration/test_chaos.py $(LONG)
 
 test: setup ## the tests of the library, on all cores; choose with ARGS="-k name" or ARGS=tests/client
 	$(call REPORTED,$(PYTEST) --dist worksteal $(if $(CHOSEN),,$(addprefix --ignore=,$(PROGRAMS) $(SOAK))) $(ARGS))

@@ -38,10 +38,7 @@ BEGIN, END = "<!-- begin: written by scripts/works_with.py -->", "<!-- end -->"
 #: The features of the client, and the tests of each feature.
 FEATURES = {
     "queues for reading and for writing": ["integration/test_queues.py", "integration/test_sides.py"],
-    "subscriptions and routing": [
-        "integration/test_routing.py",
-        "integration/test_subscriptions_at_open.py",
-    ],
+    "subscriptions and routing": ["integration/test_routing.py"],
     "order of messages": ["integration/test_order.py"],
     "misuse refused with an error": ["integration/test_misuse.py"],
     "property schemas": ["integration/features/test_schema_ids.py"],

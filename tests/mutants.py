@@ -60,7 +60,7 @@ SUITES: dict[str, Sequence[str]] = {
     "integration": ["tests/integration"],
     "workers": ["tests/workers"],
     "groups": ["tests/groups"],
-    "delays": ["tests/integration/features/test_delays.py", "tests/integration/test_delays.py"],
+    "delays": ["tests/integration/features/test_delays.py"],
     "broker": ["tests/broker"],
     "conformance": ["tests/conformance/test_suite.py"],
     "arrow": ["tests/arrow"],

@@ -8,18 +8,19 @@ import graphlib
 import importlib
 import json
 import re
-import shutil
-import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
 import pytest
 
 import bmq
+from bmq._caches import CACHES, Cache, clear_caches
+from tests import spdx
+from tests.commands import completed
 
 PACKAGE = Path(bmq.__file__).parent
-CONFIG = PACKAGE.parent / "pyproject.toml"
 
 #: Only some users need these, so `import bmq` must not pay for them.
 NOT_ON_IMPORT = {
@@ -29,55 +30,9 @@ NOT_ON_IMPORT = {
 }  # fmt: skip
 
 
-def lint_imports(config: Path) -> subprocess.CompletedProcess[str]:
-    command = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
-    return subprocess.run(
-        [sys.executable, "-c", command], cwd=config.parent, capture_output=True, text=True, check=False
-    )
-
-
 def test_imports_point_one_way() -> None:
-    run = lint_imports(CONFIG)
-    assert run.returncode == 0, run.stdout
-
-
-def test_forbidden_imports_are_detected(tmp_path: Path) -> None:
-    """Every contract can be broken: an import of each kind, planted in a copy."""
-    planted = {
-        "wire/uri.py": "import bmq.protocol",
-        "protocol/framing.py": "def f(): from ..client import session",
-        "subscriptions/_filters.py": "def f(): from time import monotonic",
-        "workers/_app.py": "import bmq.broker",
-        "workers/_left.py": "from bmq.client import connection",
-        "client/queue.py": "from bmq import Session",
-        "client/options.py": "from bmq.client import queue",
-        "blocking/_receive.py": "from bmq.blocking import _queue",
-        "inbox/_inbox.py": "from bmq.client import session",
-        "cli/verbs.py": "from conformance import catalogue",
-        "newcomer.py": "",
-    }
-    shutil.copytree(PACKAGE, tmp_path / "bmq", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(CONFIG, tmp_path)
-    for module, line in planted.items():
-        with (tmp_path / "bmq" / module).open("a", encoding="utf-8") as file:
-            file.write(f"\n{line}\n")
-    run = lint_imports(tmp_path / CONFIG.name)
-    assert run.returncode == 1
-    assert "KEPT" not in run.stdout
-    for importer, imported in [
-        ("bmq.wire.uri", "bmq.protocol"),
-        ("bmq.protocol.framing", "bmq.client.session"),
-        ("bmq.subscriptions._filters", "time"),
-        ("bmq.workers._app", "bmq.broker"),
-        ("bmq.workers._left", "bmq.client.connection"),
-        ("bmq.client.queue", "bmq"),
-        ("bmq.client.options", "bmq.client.queue"),
-        ("bmq.blocking._receive", "bmq.blocking._queue"),
-        ("bmq.inbox._inbox", "bmq.client.session"),
-        ("bmq.cli.verbs", "conformance.catalogue"),
-    ]:
-        assert re.search(rf"\b{importer} ->\s+{imported} \(l", run.stdout), (importer, run.stdout)
-    assert "newcomer" in run.stdout, "every module has its place among the layers"
+    command = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    completed(sys.executable, "-c", command)
 
 
 def test_no_import_cycle_exists() -> None:
@@ -99,40 +54,107 @@ def test_underscore_modules_are_private_to_their_package() -> None:
         assert {importer for importer in others if room(importer) != room(module)} == set(), module
 
 
-#: Modules that configure the log of a program, or record the log of a simulation.
-CONFIGURES = {"cli/run.py", "testing/_simulation.py"}
-
-
-def _logs(tree: ast.Module) -> list[str]:
-    """The uses of the standard library's loggers, and of the functions that log."""
-    methods = {
-        "getLogger", "debug", "info", "warning", "error", "exception", "critical", "log", "LoggerAdapter"
-    }  # fmt: skip
-    return [
-        f"{node.lineno}: logging.{node.attr}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "logging"
-        and node.attr in methods
-    ] + [
-        f"{node.lineno}: from logging import {alias.name}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "logging"
-        for alias in node.names
-        if alias.name in methods
-    ]
+#: Modules that configure the log of a program, or record the log of a simulation, and the one that logs.
+LOGGING = {"_logging.py", "cli/run.py", "testing/_simulation.py"}
+#: The uses of the standard library's loggers, and of the functions that log.
+LOGS = re.compile(
+    r"\blogging\.(getLogger|debug|info|warning|error|exception|critical|log|LoggerAdapter)\b"
+    r"|from logging import"
+)
 
 
 def test_log_lines_pass_one_place() -> None:
     """There, no handler or filter of an application can affect the caller."""
-    found = {}
-    for path in PACKAGE.rglob("*.py"):
+    logging = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if LOGS.search(path.read_text(encoding="utf-8"))
+    }
+    # The templates of ``bmq new`` are files of other projects.
+    assert {name for name in logging if "projects/" not in name} <= LOGGING
+
+
+#: Clocks and random numbers; a generator with a seed of its own is no source of randomness.
+CLOCKS = re.compile(
+    r"time\.(time|monotonic|perf_counter|process_time)(_ns)?|time\.(thread_time|clock_gettime|localtime|gmtime)"
+    r"|time\.(strftime|sleep)|random\.(?!Random$)\w+|secrets\.\w+|uuid\.uuid[14]"
+    r"|os\.(urandom|getrandom|getpid)|socket\.(gethostname|getfqdn)"
+    r"|(datetime\.)?(datetime|date)\.(now|utcnow|today)|(random\.)?Random\(\)"
+)
+#: What reads clocks and random numbers of its own, and why.
+OWN_CLOCKS = {
+    "_world.py": "the one source",
+    "cli/": "programs for people, which no simulation runs",
+    "console/server.py": "a token that protects a page",
+    "testing/_simulation.py": "replaces the clocks of simulated programs",
+    "spark/": "runs in Spark's own processes and threads",
+}
+
+
+def _clocks(source: str) -> Iterator[str]:
+    """The clocks and random numbers that a module asks for."""
+    nodes = list(ast.walk(ast.parse(source)))
+    imported = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    yield from (each.name for each in imported if each.asname and each.name in ("time", "random", "secrets"))
+    modules = {each.name for each in imported} | {"datetime", "date"}
+    for node in nodes:
+        asked: list[str] = []
+        if isinstance(node, ast.ImportFrom):
+            asked = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute | ast.Call):
+            text = ast.unparse(node)
+            asked = [text] if text == "Random()" or text.partition(".")[0] in modules else []
+        yield from (each for each in asked if CLOCKS.fullmatch(each))
+
+
+def test_no_module_but_one_reads_a_clock_or_draws_a_random_number() -> None:
+    excused: set[str] = set()
+    found: list[str] = []
+    for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
-        # Parsing takes most of the time. The templates of ``bmq new`` are files of other projects.
-        if "logging" in (text := path.read_text(encoding="utf-8")) and "projects/" not in name:
-            found[name] = _logs(ast.parse(text))
-    assert {name for name, lines in found.items() if lines} <= {"_logging.py", *CONFIGURES}, found
+        for what in _clocks(path.read_text(encoding="utf-8")):
+            excuse = next((each for each in OWN_CLOCKS if name.startswith(each)), None)
+            if excuse is None:
+                found.append(f"{name}: {what}")
+            else:
+                excused.add(excuse)
+    assert not found, "bmq._world has the same"
+    assert excused == OWN_CLOCKS.keys(), "an exception that is not needed any more"
+
+
+#: Module-level dicts that functions add to, and that are no caches.
+REGISTERS = {
+    "_caches.py: CACHES": "the register itself; one entry for each cache",
+    "_logging.py: _waiting": "lines for the next turn of an event loop; at most _MOST_WAITING",
+    "broker/_admin.py: _COMMANDS": "the commands of the class below",
+    "client/session.py: _closing": "tasks that close sessions left open, until the deadline of the closing",
+    "codecs/_codec.py: _made_by": "the codecs that the program registers",
+    "errors.py: _problems": "the types of problems that the program defines",
+}
+#: The start of a dict that is assigned at module level.
+DICT = re.compile(r"^(\w+)(?::.*)? = \(?\{", re.MULTILINE)
+
+
+def test_process_wide_state_is_in_bounded_caches() -> None:
+    growing = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        grown = [name for name in DICT.findall(text) if re.search(rf"^ +{name}\[.+\] = ", text, re.MULTILINE)]
+        growing += [f"{path.relative_to(PACKAGE).as_posix()}: {name}" for name in grown]
+    assert growing == list(REGISTERS)
+
+
+def test_full_cache_is_emptied_except_for_permanent_entries() -> None:
+    cache: Cache[int, str] = Cache("cache of a test", 3, {0: "zero"})
+    try:
+        assert [cache.keep(number, str(number)) for number in (1, 2)] == ["1", "2"]
+        assert len(cache) == 3
+        cache.keep(3, "3")
+        assert dict(cache) == {0: "zero", 3: "3"}
+        clear_caches()
+        assert dict(cache) == {0: "zero"}
+    finally:
+        del CACHES["cache of a test"]
 
 
 #: Runs in a fresh interpreter: every door to a thread, a loop, a policy or a socket is nailed shut first.
@@ -159,15 +181,7 @@ json.dump({"first": first, "modules": sorted(sys.modules), "threads": threading.
 
 
 def test_importing_is_quiet_and_light() -> None:
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", QUIET_IMPORT],
-        cwd=PACKAGE.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    seen = json.loads(run.stdout)
+    seen = json.loads(completed(sys.executable, "-W", "error", "-c", QUIET_IMPORT).stdout)
     assert seen["threads"] == 1
     assert {name.partition(".")[0] for name in seen["modules"]} & NOT_ON_IMPORT == set()
     assert "bmq.client.session" in seen["modules"]
@@ -198,6 +212,24 @@ def test_the_plugin_does_not_slow_an_unrelated_run_of_pytest(tmp_path: Path) -> 
         "    names = [name for name in sys.modules if name.split('.')[0] in ('bmq', 'construct', 'orjson')]\n"
         "    assert sorted(names) == ['bmq', 'bmq._version', 'bmq.testing', 'bmq.testing.plugin']\n"
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+    completed(sys.executable, "-m", "pytest", *options, cwd=tmp_path)
+
+
+def test_every_file_names_its_license() -> None:
+    found = spdx.files()
+    assert {path.suffix for path in found} >= {".py", ".toml", ".yml", ".css", ".js"}
+    missing = [str(path.relative_to(spdx.ROOT)) for path in found if not spdx.says(path)]
+    assert missing == [], "python tests/spdx.py --add"
+
+
+def test_the_page_on_how_to_write_a_test_names_tests_and_folders_that_exist() -> None:
+    tests = PACKAGE.parent / "tests"
+    page = (tests / "README.md").read_text(encoding="utf-8")
+    models = re.findall(r"`([\w/]+\.py)::(\w+)`", page)
+    assert len(models) > 8
+    for path, name in models:
+        assert f"def {name}(" in (tests / path).read_text(encoding="utf-8"), f"{path}::{name}"
+    for row in page.partition("| layer")[2].partition("\n\n")[0].splitlines()[2:]:
+        for path in re.findall(r"`([\w/]+(?:\.py)?)`", row.split("|")[2]):
+            assert (tests / path).exists(), path

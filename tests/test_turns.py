@@ -14,7 +14,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import pytest_asyncio
@@ -22,7 +22,7 @@ import pytest_asyncio
 import bmq
 import bmq.delays
 import bmq.taskiq
-from bmq._turn import SHARE, Turn, turn_of
+from bmq._turn import SHARE, Turn, ended, turn_of
 from bmq.protocol.client.events import StateRestored
 from tests.sweeps import sweep
 from tests.waiting import eventually
@@ -85,60 +85,46 @@ class Scene:
 
 
 Path = Callable[[Scene], Awaitable[None]]
-Source = Callable[[bmq.Queue], Any]
-
-#: Iterators, by the queue: with the default subscription, and without.
-DEFAULT_ITERATORS: list[Source] = [
-    lambda queue: queue,
-    lambda queue: queue.batches(1),
-    lambda queue: queue.typed(int),
-    lambda queue: queue.typed(int).batches(1),
-]
-ITERATORS: list[Source] = [
-    lambda queue: queue.subscribe(),
-    lambda queue: queue.subscribe().batches(1),
-    lambda queue: queue.typed(int).subscribe(),
-    lambda queue: queue.typed(int).subscribe().batches(1),
-    lambda queue: queue.typed(int).group("key", buckets=2),
-    lambda queue: queue.group("key", buckets=2),
-]
-#: Calls that wait for messages.
-DEFAULT_CALLS: list[Source] = [
-    lambda queue: queue.receive,
-    lambda queue: partial(queue.receive, 60),
-    lambda queue: partial(queue.receive_many, 1),
-    lambda queue: queue.typed(int).receive,
-    lambda queue: partial(queue.typed(int).receive_many, 1),
-]
-CALLS: list[Source] = [
-    lambda queue: queue.subscribe().receive,
-    lambda queue: partial(queue.subscribe().receive_many, 1),
-    lambda queue: queue.typed(int).subscribe().receive,
-    lambda queue: partial(queue.typed(int).subscribe().receive_many, 1),
-    lambda queue: queue.typed(int).group("key", buckets=2).receive,
-    lambda queue: queue.group("key", buckets=2).receive,
-]
 
 
-def iterating(make: Source, **options: Any) -> Path:
-    async def iterate(scene: Scene) -> None:
-        async for received in make(await scene.open(**options)):
+class Source(NamedTuple):
+    """What receives messages of a queue.
+
+    Attributes:
+        make: returns it for a queue.
+        default: whether it is the default subscription.
+        batches: whether it gives batches.
+    """
+
+    make: Callable[[bmq.Queue], Any]
+    default: bool = False
+    batches: bool = True
+
+
+SOURCES = (
+    Source(lambda queue: queue, default=True),
+    Source(lambda queue: queue.typed(int), default=True),
+    Source(lambda queue: queue.subscribe()),
+    Source(lambda queue: queue.typed(int).subscribe()),
+    Source(lambda queue: queue.typed(int).group("key", buckets=2), batches=False),
+    Source(lambda queue: queue.group("key", buckets=2), batches=False),
+)
+
+
+def receiving(source: Source, receive: Callable[[Any], AsyncIterator[Any]]) -> Path:
+    async def receiving(scene: Scene) -> None:
+        options = {} if source.default else {"default_subscription": False}
+        async for received in receive(source.make(await scene.open(**options))):
             received.confirm()
             if scene.saw():
                 break
 
-    return iterate
+    return receiving
 
 
-def calling(make: Source, **options: Any) -> Path:
-    async def call(scene: Scene) -> None:
-        receive = make(await scene.open(**options))
-        while True:
-            (await receive()).confirm()
-            if scene.saw():
-                break
-
-    return call
+async def calls(receive: Callable[[], Awaitable[Any]]) -> AsyncIterator[Any]:
+    while True:
+        yield await receive()
 
 
 async def batches_that_wait(scene: Scene) -> None:
@@ -265,10 +251,11 @@ async def mover(scene: Scene) -> None:
 
 
 PATHS: list[Path] = [
-    *(iterating(each) for each in DEFAULT_ITERATORS),
-    *(iterating(each, default_subscription=False) for each in ITERATORS),
-    *(calling(each) for each in DEFAULT_CALLS),
-    *(calling(each, default_subscription=False) for each in CALLS),
+    *(receiving(each, aiter) for each in SOURCES),
+    *(receiving(each, lambda made: calls(made.receive)) for each in SOURCES),
+    *(receiving(each, lambda made: made.batches(1)) for each in SOURCES if each.batches),
+    *(receiving(each, lambda made: calls(partial(made.receive_many, 1))) for each in SOURCES if each.batches),
+    receiving(SOURCES[0], lambda made: calls(partial(made.receive, 60))),
     *(batches_that_wait, iterate_tables, tables_receive),
     consuming(),
     consuming(concurrency=4),
@@ -399,8 +386,7 @@ async def test_cancelled_tasks_of_a_share_do_not_stop_the_others() -> None:
 
 
 async def test_cancelled_task_passes_its_share_on() -> None:
-    clock = Handed()
-    turn = Turn(clock)
+    turn = Turn(Handed())
     holder, first, second = (asyncio.create_task(turn.wait()) for _ in range(3))
     await asyncio.sleep(0)
     assert holder.done()
@@ -408,3 +394,39 @@ async def test_cancelled_task_passes_its_share_on() -> None:
     first.cancel()
     await second
     assert first.cancelled()
+
+
+class SearchedFuture(asyncio.Future[None]):
+    """A future that counts the searches through its list of callbacks."""
+
+    searches = 0
+
+    def remove_done_callback(self, fn: object, /) -> int:
+        self.searches += 1
+        return super().remove_done_callback(fn)  # type: ignore[arg-type]
+
+
+ENDS: list[Callable[[SearchedFuture], object]] = [
+    lambda future: future.set_result(None),
+    lambda future: future.set_exception(LookupError()),
+    lambda future: future.cancel(),
+]
+
+
+@sweep("end", ENDS)
+async def test_tasks_that_wait_for_one_future_leave_without_a_search(
+    end: Callable[[SearchedFuture], object],
+) -> None:
+    future = SearchedFuture()
+    tasks = [asyncio.ensure_future(ended(future)) for _ in range(1000)]
+    await asyncio.sleep(0)
+    for task in tasks[:999]:
+        task.cancel()
+    await asyncio.wait(tasks[:999])
+    assert all(task.cancelled() for task in tasks[:999])
+    assert not tasks[999].done()
+    assert future.searches == 0
+    end(future)
+    await tasks[999]
+    await ended(future)
+    assert future.cancelled() or future.exception() is None or isinstance(future.exception(), LookupError)

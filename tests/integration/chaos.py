@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import statistics
-from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -32,8 +30,6 @@ RATE_ORDERS = RATE_LEDGER = RATE_NEWS = 500
 WORKERS = 20
 TICK = 0.02
 
-#: Faults that the client notices at once as a lost connection.
-CUTS = frozenset({"cut", "reset", "cut client"})
 #: The bytes of a payload.
 SIZE = 128
 
@@ -45,30 +41,25 @@ def payload(stream: str, number: int) -> bytes:
 
 @dataclass(frozen=True)
 class Restart:
-    """The broker is killed, and started again with its stored messages.
-
-    Attributes:
-        after: seconds of undisturbed traffic before the kill.
-        down: seconds without a broker.
-    """
+    """The broker is killed after some seconds of traffic, and started again with its stored messages."""
 
     after: float
-    down: float
+    seconds: float
 
 
 Step = Fault | Restart
 
 
-def plan(seed: int, seconds: float, *, restarts: bool, pause: tuple[float, float] = (0.2, 1.0)) -> list[Step]:
+def plan(seed: int, seconds: float, *, restarts: bool) -> list[Step]:
     """Draw a schedule of this many seconds. Equal arguments give equal schedules."""
     random = Random(f"restarts/{seed}")
     steps: list[Step] = []
     left = seconds
-    for fault in plan_faults(seed, int(seconds * 5) + 5, pause=pause, duration=(0.05, 1.0)):
+    for fault in plan_faults(seed, int(seconds * 5) + 5, pause=(0.2, 1.0), duration=(0.05, 1.0)):
         step: Step = fault
         if restarts and random.random() < 0.12:
             step = Restart(fault.after, round(random.uniform(0.05, 0.5), 3))
-        left -= step.after + (step.down if isinstance(step, Restart) else step.seconds)
+        left -= step.after + step.seconds
         if left < 0:
             break
         steps.append(step)
@@ -89,7 +80,7 @@ async def inject(steps: list[Step], proxy: FaultProxy, broker: Broker | None, hi
             else:
                 assert broker is not None
                 await broker.stop(graceful=False)
-                await asyncio.sleep(step.down)
+                await asyncio.sleep(step.seconds)
                 await broker.start()
     finally:
         proxy.heal()
@@ -101,77 +92,12 @@ async def inject(steps: list[Step], proxy: FaultProxy, broker: Broker | None, hi
     return len(steps)
 
 
-def count_faults(history: History) -> str:
-    """Return the number of faults of each kind, for people."""
-    return shown_faults(Counter(fault["kind"] for fault in history.events(op="fault", type="invoke")))
-
-
-def shown_faults(counts: Counter[str]) -> str:
-    """Return the number of faults of each kind, for people."""
-    return f"{counts.total()}: " + ", ".join(f"{count} {what}" for what, count in counts.most_common())
-
-
 async def everything_arrives(history: History, seconds: float = DEADLINE) -> None:
     """Wait until no message is under way, or until the deadline; a later check lists missing messages."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while history.pending():  # noqa: ASYNC110 - several processes may write to it
                 await asyncio.sleep(0.02)
-
-
-@dataclass
-class Recoveries:
-    """The seconds from a cut until a session was restored.
-
-    Attributes:
-        times: times without another fault.
-        disturbed: times interrupted by the next fault.
-    """
-
-    times: list[float] = field(default_factory=list[float])
-    disturbed: list[float] = field(default_factory=list[float])
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.times)
-
-    def __str__(self) -> str:
-        if not self.times:
-            return f"none undisturbed, {len(self.disturbed)} disturbed by the next fault"
-        return (
-            f"median {self.median * 1000:.0f} ms, longest {max(self.times) * 1000:.0f} ms, of "
-            f"{len(self.times)} undisturbed; {len(self.disturbed)} disturbed by the next fault"
-        )
-
-
-def connections(history: History) -> dict[str, list[tuple[float, str]]]:
-    """Return when each process lost and restored its connection, with the names of the events."""
-    found: dict[str, list[tuple[float, str]]] = {}
-    for event in history.events(op="connection"):
-        found.setdefault(event["process"], []).append((event["at"], event["event"]))
-    return found
-
-
-def recoveries(faults: History, clients: History) -> Recoveries:
-    """Find, for each cut, the time of the restoration of each session that was connected before."""
-    found = Recoveries()
-    steps = [(fault["at"], fault["kind"]) for fault in faults.events(op="fault", type="invoke")]
-    for moments in connections(clients).values():
-        for index, (began, kind) in enumerate(steps):
-            if kind not in CUTS:
-                continue
-            following = steps[index + 1][0] if index + 1 < len(steps) else float("inf")
-            before = [what for at, what in moments if at < began]
-            if before and before[-1] not in ("Connected", "StateRestored"):
-                continue  # not yet restored after the previous fault
-            after = [(at, what) for at, what in moments if at >= began]
-            if not after or after[0][1] != "ConnectionLost" or after[0][0] > following:
-                continue  # the connection was cut on the other side, unnoticed by the session
-            restored = next((at for at, what in after if what == "StateRestored"), None)
-            if restored is not None:
-                times = found.disturbed if restored > following else found.times
-                times.append(restored - began)
-    return found
 
 
 def new_uris(hint: str) -> dict[str, str]:
@@ -262,9 +188,6 @@ class Load:
             consumer.cancel()
         for session, recorder in self._recorders.items():
             recorder.statistics(session)
-        waits = sum(session.stats().buffer_full_errors for session in self._recorders)
-        dropped = sum(session.stats().confirmed_again for session in self._recorders)
-        self._history.record("load", "counts", "ok", dropped=dropped, buffer_full=waits)
         mishaps = [
             event
             for event in self._history.events(op="session")

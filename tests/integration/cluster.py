@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import bmq
 from bmq.broker import Broker
@@ -40,39 +40,10 @@ _OPERATIONS = {"reopenRetryIntervalMs": 1000, "stopTimeoutMs": 5000, "shutdownTi
 _PRIMARY = re.compile(r"Cluster \[bmq\]: Setting primary of Partition \[0\] to \[\[node(\d)")
 
 
-class Cluster(Protocol):
-    """The interface of a cluster with nodes to kill.
-
-    Attributes:
-        ways: addresses of the cluster, by name.
-        nodes: number of nodes.
-    """
-
-    ways: dict[str, list[str]]
-    nodes: int
-
-    async def start(self) -> None:
-        """Start all nodes."""
-
-    async def healthy(self) -> None:
-        """Wait until messages can be posted through each node."""
-
-    async def primary(self) -> int:
-        """Return the node with the queues, if known."""
-        ...
-
-    async def kill(self, node: int, number: signal.Signals) -> None:
-        """End a node."""
-
-    async def revive(self, node: int) -> None:
-        """Restart a node."""
-
-    async def stop(self) -> None:
-        """Stop all nodes."""
-
-
 class RealCluster:
     """Three real nodes, and a proxy in front of them.
+
+    ``ways`` has the addresses by name, ``nodes`` the number of nodes.
 
     Args:
         program: broker's executable.

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +26,8 @@ import bmq
 from bmq.conventions import DELAY_QUEUE_SUFFIX, delay_queue_of
 from bmq.delays import Mover
 from bmq.testing import fresh_queue_uri
-from tests.integration.cluster import Cluster, EmbeddedNode, RealCluster
+from tests.integration.cluster import EmbeddedNode, RealCluster
+from tests.waiting import eventually
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "run.py"
 PROGRAM = os.environ.get("BMQ_CLUSTER_PROGRAM")
@@ -47,24 +48,38 @@ class Life:
     """The history of one message, in seconds since 1970.
 
     Attributes:
+        due: when it may arrive.
         posted: times at which movers posted it.
         came: times at which the consumer received it.
     """
 
+    due: float = 0.0
     posted: list[float] = field(default_factory=list[float])
     came: list[float] = field(default_factory=list[float])
 
 
 class Watch(bmq.Interceptor):
-    """Records the histories of messages, by their payloads, in the sessions of movers and of the consumer.
+    """Records the histories of delayed messages, in the sessions of movers and of the consumer.
 
     Attributes:
+        lives: the histories, by payload.
         kills: times at which a primary was killed.
     """
 
     def __init__(self) -> None:
         self.lives: dict[bytes, Life] = defaultdict(Life)
         self.kills: list[float] = []
+
+    async def post(self, queue: bmq.Queue, seconds: float) -> None:
+        """Post 200 messages a second that are due in 1 to 4 seconds; on a slow machine for longer."""
+        until = time.time() + seconds
+        async with asyncio.TaskGroup() as group:
+            while (now := time.time()) < until or len(self.lives) <= FEWEST:
+                number = len(self.lives)
+                data = b"%d" % number
+                self.lives[data].due = now + 1 + number % 31 / 10
+                group.create_task(queue.post(data, not_before=self.lives[data].due))
+                await asyncio.sleep(1 / RATE)
 
     def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
         if not consumer.queue.uri.endswith(DELAY_QUEUE_SUFFIX):
@@ -88,37 +103,15 @@ class Watch(bmq.Interceptor):
         return [life for life in self.lives.values() if len(life.came) > 1 and not explained(life)]
 
 
-class Run:
-    """A producer and a consumer of delayed messages, with what they saw."""
+async def confirm_all(queue: bmq.Queue) -> None:
+    async for message in queue:
+        message.confirm()
 
-    def __init__(self) -> None:
-        self.uri = fresh_queue_uri(DOMAIN, "delays")
-        self.due: dict[bytes, float] = {}
-        self.seen: dict[bytes, list[float]] = {}
 
-    async def post(self, queue: bmq.Queue, seconds: float) -> None:
-        """Post 200 messages a second that are due in 1 to 4 seconds; on a slow machine for longer."""
-        until = time.time() + seconds
-        async with asyncio.TaskGroup() as group:
-            while (now := time.time()) < until or len(self.due) <= FEWEST:
-                number = len(self.due)
-                data = b"%d" % number
-                self.due[data] = now + 1 + number % 31 / 10
-                group.create_task(queue.post(data, not_before=self.due[data]))
-                await asyncio.sleep(1 / RATE)
-
-    async def consume(self, queue: bmq.Queue) -> None:
-        """Record the arrival times of messages."""
-        async for message in queue:
-            times = self.seen.setdefault(message.data, [])
-            times.append(time.time())
-            message.confirm()
-
-    async def complete(self) -> None:
-        """Wait for all messages, for at most a minute."""
-        until = time.time() + 60
-        while len(self.seen) < len(self.due) and time.time() < until:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+async def patiently(condition: Callable[[], bool]) -> None:
+    """Wait at most a minute; the assertions below say what is missing."""
+    with suppress(TimeoutError):
+        await eventually(condition, 60)
 
 
 async def mover(stack: AsyncExitStack, broker: str, uri: str, watch: Watch) -> None:
@@ -177,9 +170,7 @@ async def answers_and_retries(
                 group.create_task(output.post(b"%d" % posted))
                 posted += 1
                 await asyncio.sleep(0.05)
-        patience = time.time() + 60
-        while len(handled) < posted and time.time() < patience:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
+        await patiently(lambda: len(handled) == posted)
     app.stop()
     await serving
     return posted, outcomes, handled
@@ -191,19 +182,19 @@ async def test_delayed_messages_survive_and_are_never_early(
 ) -> None:
     """Only messages confirmed at the moment of a kill arrive twice."""
     caplog.set_level(logging.ERROR, "bmq.workers")  # each message fails once
-    run, watch = Run(), Watch()
-    cluster: Cluster = RealCluster(PROGRAM, tmp_path) if PROGRAM else EmbeddedNode(tmp_path)
+    uri, watch = fresh_queue_uri(DOMAIN, "delays"), Watch()
+    cluster = RealCluster(PROGRAM, tmp_path) if PROGRAM else EmbeddedNode(tmp_path)
     try:
         await cluster.start()
         nodes = ",".join(cluster.ways["nodes"])
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(bmq.connect(nodes, max_unacked_messages=100_000))
             consumers = await stack.enter_async_context(bmq.connect(nodes, interceptors=[watch]))
-            queue = await session.open_queue(run.uri, write=True)
+            queue = await session.open_queue(uri, write=True)
             for _ in range(2):
-                await mover(stack, nodes, run.uri, watch)
-            consuming = asyncio.create_task(run.consume(await consumers.open_queue(run.uri, read=True)))
-            posting = asyncio.create_task(run.post(queue, KILLS * (2 * DOWN + 8)))
+                await mover(stack, nodes, uri, watch)
+            consuming = asyncio.create_task(confirm_all(await consumers.open_queue(uri, read=True)))
+            posting = asyncio.create_task(watch.post(queue, KILLS * (2 * DOWN + 8)))
             others = asyncio.create_task(answers_and_retries(nodes, posting))
             for _ in range(KILLS):
                 await asyncio.sleep(DOWN)
@@ -214,15 +205,15 @@ async def test_delayed_messages_survive_and_are_never_early(
                 await cluster.revive(victim)
                 await cluster.healthy()
             await posting
-            await run.complete()
+            await patiently(lambda: all(life.came for life in watch.lives.values()))
             consuming.cancel()
             posted, outcomes, handled = await others
     finally:
         await cluster.stop()
-    assert len(run.due) > FEWEST
-    assert run.due.keys() == run.seen.keys()
-    assert [data for data, times in run.seen.items() if times[0] < run.due[data]] == []
-    assert sum(len(times) - 1 for times in run.seen.values()) <= 0.01 * len(run.due)
+    lives = watch.lives.values()
+    assert len(lives) > FEWEST
+    assert [life for life in lives if not life.came or life.came[0] < life.due] == []
+    assert sum(len(life.came) - 1 for life in lives) <= 0.01 * len(lives)
     assert watch.unexplained() == []
     assert outcomes == {"right": posted}
     assert len(handled) == posted

@@ -12,6 +12,7 @@ import pytest
 import bmq
 from bmq.client.keywords import ConsumerLimits
 from tests.integration.steps import Connect, NewUri
+from tests.sweeps import sweep
 
 
 @pytest.fixture
@@ -75,67 +76,60 @@ async def test_missing_result_is_named_at_the_timeout(queue: bmq.Queue) -> None:
 
 #: Nothing is rounded, and a truth value is no number.
 ODD_NUMBERS: tuple[Any, ...] = (3.9, True, "3", b"3", [3], float("nan"), 2**63)
-ODD = [
-    *(
-        (name, each)
-        for name in ("max_unconfirmed_messages", "max_unconfirmed_bytes")
-        for each in (*ODD_NUMBERS, -1)
-    ),
-    *(("priority", each) for each in (*ODD_NUMBERS, 2**31, -(2**31))),
-    *(
-        (name, each)
-        for name in ("read", "write", "suspends_on_bad_host_health")
-        for each in (1, 0, "yes", None)
-    ),
-]
+ODD: dict[str, tuple[Any, ...]] = {
+    "max_unconfirmed_messages": (*ODD_NUMBERS, -1),
+    "max_unconfirmed_bytes": (*ODD_NUMBERS, -1),
+    "priority": (*ODD_NUMBERS, 2**31, -(2**31)),
+    "read": (1, 0, "yes", None),
+    "write": (1, 0, "yes", None),
+    "suspends_on_bad_host_health": (1, 0, "yes", None),
+}
 
 
-@pytest.mark.parametrize(("name", "value"), ODD, ids=str)
+@sweep("name, value", [(name, value) for name, values in ODD.items() for value in values])
 @pytest.mark.statement("7.3")
 async def test_an_odd_value_is_an_error_that_names_it_and_changes_nothing(
-    bmq_session: bmq.Session, bmq_queue_uri: str, name: str, value: Any
+    bmq_session: bmq.Session, queue: bmq.Queue, name: str, value: Any
 ) -> None:
     with pytest.raises(bmq.UsageError, match=f"^{name} must be .*, not ") as caught:
-        await bmq_session.open_queue(bmq_queue_uri, **{"read": True, name: value})
+        await bmq_session.open_queue(f"{queue.uri}-other", **{"read": True, name: value})
     assert repr(value) in str(caught.value)
-    assert bmq_session.queues == []
+    assert bmq_session.queues == [queue]
     if name in ConsumerLimits.__annotations__:
-        queue = await bmq_session.open_queue(bmq_queue_uri, read=True)
         for call in (queue.subscribe, queue.configure):
             with pytest.raises(bmq.UsageError, match=f"^{name} must be "):
                 await call(**{name: value})
 
 
 #: Calls on a queue that is open for reading, for writing, or in another state than the call needs.
-OUT_OF_TURN: dict[str, tuple[str, Callable[[bmq.Queue], Any]]] = {
-    "post on a reader": ("reader", lambda queue: queue.post(b"x")),
-    "post_nowait on a reader": ("reader", lambda queue: queue.post_nowait(b"x")),
-    "post_many on a reader": ("reader", lambda queue: queue.post_many([b"x"])),
-    "receive on a writer": ("writer", lambda queue: queue.receive(timeout=5)),
-    "receive_nowait on a writer": ("writer", lambda queue: queue.receive_nowait()),
-    "a loop over a writer": ("writer", lambda queue: anext(aiter(queue))),
-    "subscribe on a writer": ("writer", lambda queue: queue.subscribe()),
-    "configure on a writer": ("writer", lambda queue: queue.configure(priority=1)),
-    "group on a writer": ("writer", lambda queue: queue.group("key")),
-    "receive without a default": ("bare reader", lambda queue: queue.receive(timeout=5)),
-    "open again": ("reader", lambda queue: queue.session.open_queue(queue.uri, read=True)),
-    "post after close": ("closed", lambda queue: queue.post(b"x")),
-    "post_nowait after close": ("closed", lambda queue: queue.post_nowait(b"x")),
-    "receive after close": ("closed", lambda queue: queue.receive(timeout=5)),
-    "configure after close": ("closed", lambda queue: queue.configure(priority=1)),
-    "subscribe after close": ("closed", lambda queue: queue.subscribe().open()),
-    "open after the session's end": ("ended", lambda queue: queue.session.open_queue(queue.uri, read=True)),
-    "post after the session's end": ("ended", lambda queue: queue.post(b"x")),
-}
+OUT_OF_TURN: list[tuple[str, Callable[[bmq.Queue], Any]]] = [
+    ("reader", lambda queue: queue.post(b"x")),
+    ("reader", lambda queue: queue.post_nowait(b"x")),
+    ("reader", lambda queue: queue.post_many([b"x"])),
+    ("reader", lambda queue: queue.session.open_queue(queue.uri, read=True)),
+    ("writer", lambda queue: queue.receive(timeout=5)),
+    ("writer", lambda queue: queue.receive_nowait()),
+    ("writer", lambda queue: anext(aiter(queue))),
+    ("writer", lambda queue: queue.subscribe()),
+    ("writer", lambda queue: queue.configure(priority=1)),
+    ("writer", lambda queue: queue.group("key")),
+    ("bare reader", lambda queue: queue.receive(timeout=5)),
+    ("closed", lambda queue: queue.post(b"x")),
+    ("closed", lambda queue: queue.post_nowait(b"x")),
+    ("closed", lambda queue: queue.receive(timeout=5)),
+    ("closed", lambda queue: queue.configure(priority=1)),
+    ("closed", lambda queue: queue.subscribe().open()),
+    ("ended", lambda queue: queue.session.open_queue(queue.uri, read=True)),
+    ("ended", lambda queue: queue.post(b"x")),
+]
 
 
-@pytest.mark.parametrize("call", OUT_OF_TURN)
+@pytest.mark.parametrize("where", ["reader", "writer", "bare reader", "closed", "ended"])
 @pytest.mark.statement("4.9", "7.3")
 async def test_a_call_out_of_turn_is_an_error_of_that_call(
-    bmq_connect: Connect, bmq_queue_uri: str, call: str
+    bmq_connect: Connect, bmq_queue_uri: str, where: str
 ) -> None:
     """The error is of a kind for mistakes of programs, and comes at once; everything else works on."""
-    where, function = OUT_OF_TURN[call]
     session = await bmq_connect()
     queue = await session.open_queue(
         bmq_queue_uri,
@@ -146,20 +140,21 @@ async def test_a_call_out_of_turn_is_an_error_of_that_call(
     if where in ("closed", "ended"):
         await (queue if where == "closed" else session).close()
 
-    async def misuse() -> None:
-        result = function(queue)
+    async def misuse(call: Callable[[bmq.Queue], Any]) -> None:
+        result = call(queue)
         if inspect.isawaitable(result):
             await result
 
-    with pytest.raises((bmq.UsageError, bmq.StateError)):
-        await misuse()
+    for call in [call for state, call in OUT_OF_TURN if state == where]:
+        with pytest.raises((bmq.UsageError, bmq.StateError)):
+            await misuse(call)
     if where != "ended":
         other = await session.open_queue(f"{bmq_queue_uri}-other", read=True, write=True)
         await other.post(b"still at work")
         assert (await other.receive(timeout=20)).data == b"still at work"
 
 
-@pytest.mark.parametrize("selector", [5, b"x == 1", ["x == 1"]])
+@sweep("selector", [5, b"x == 1", ["x == 1"]])
 async def test_invalid_expression_type_is_refused(queue: bmq.Queue, selector: str) -> None:
     with pytest.raises(
         bmq.UsageError, match=rf"messages must be selected by .*, not by .*\({type(selector).__name__}\)"

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters share a queue, and a filter disappears with messages: without a sweeper, the others starve.
 
-As measured, a broker redelivers returned messages first, and delivers no further message to the application
-    until a consumer takes the returned messages.
+A broker redelivers returned messages first, and no further message until a consumer has taken these.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import pytest
 import bmq
 from bmq.workers import Sweeper
 from tests.integration.steps import TIMEOUT, Connect, NewUri, is_quiet, left_in, payloads, take
-from tests.sweeps import sweep
 from tests.waiting import eventually
 
 
@@ -75,7 +73,9 @@ async def test_unswept_messages_block_other_filters(filters: Filters) -> None:
     assert await is_quiet(filters.one)
 
 
-async def test_unclaimed_messages_are_held_and_returned(filters: Filters) -> None:
+async def test_unclaimed_messages_are_held_and_returned(
+    filters: Filters, caplog: pytest.LogCaptureFixture
+) -> None:
     sweeper = Sweeper(filters.uri, hand_back_every=None)
     async with sweeping(sweeper, await filters.connect()):
         await filters.lose_zero(3)
@@ -83,20 +83,10 @@ async def test_unclaimed_messages_are_held_and_returned(filters: Filters) -> Non
         assert await payloads(filters.one, 2) == [b"1", b"1"]
         await eventually(lambda: sweeper.stats().held == 4)
         assert sweeper.stats().held_bytes > 0
+    assert f"the sweeper of {filters.uri} ends, and returns 4 messages to the queue" in caplog.text
     assert (sweeper.stats().held, sweeper.stats().handed_back) == (0, 4)
     assert await payloads(await filters.filter("x == 0"), 4) == [b"0"] * 4
     assert await left_in(filters.connect, filters.uri) == []
-
-
-async def test_a_sweeper_that_ends_says_what_it_returns(
-    filters: Filters, caplog: pytest.LogCaptureFixture
-) -> None:
-    await filters.lose_zero(3)
-    sweeper = Sweeper(filters.uri, hand_back_every=None)
-    async with sweeping(sweeper, await filters.connect()):
-        await eventually(lambda: sweeper.stats().held == 3, TIMEOUT)
-        assert "returns" not in caplog.text
-    assert f"the sweeper of {filters.uri} ends, and returns 3 messages to the queue" in caplog.text
 
 
 async def test_returning_filter_receives_the_swept_messages(filters: Filters) -> None:
@@ -179,20 +169,15 @@ async def test_an_app_sweeps_behind_its_handlers(bmq_broker: Any, filters: Filte
     assert await left_in(filters.connect, filters.uri) == []
 
 
-async def test_sweeper_needs_its_own_session(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
+async def test_a_sweeper_that_cannot_work_is_refused(bmq_session: bmq.Session, bmq_queue_uri: str) -> None:
     await bmq_session.open_queue(bmq_queue_uri, read=True)
     with pytest.raises(bmq.StateError, match="another session"):
         await Sweeper(bmq_queue_uri).run(bmq_session)
-
-
-@sweep(
-    "wrong, says",
-    [
-        ({"put_aside": "bmq://bmq.test.mem.priority/q"}, "would return"),
-        ({"put_aside": "bmq://bmq.test.mem.priority/other?id=a"}, "not to an application"),
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"put_aside": bmq_queue_uri}, "would return"),
+        ({"put_aside": f"{bmq_queue_uri}.other?id=a"}, "not to an application"),
         ({"hand_back_every": 0}, "more than 0"),
-    ],
-)
-async def test_invalid_arguments_are_refused(wrong: dict[str, Any], says: str) -> None:
-    with pytest.raises(bmq.UsageError, match=says):
-        Sweeper("bmq://bmq.test.mem.priority/q", **wrong)
+    ]
+    for options, says in wrong:
+        with pytest.raises(bmq.UsageError, match=says):
+            Sweeper(bmq_queue_uri, **options)

@@ -11,14 +11,15 @@ from dataclasses import astuple, dataclass
 
 from bmq.testing import Simulation, Verdict
 from bmq.testing._simulation import REPLAY
+from tests.simulation import services as services
+from tests.simulation import worlds as worlds
 from tests.simulation.books import log_read
 from tests.simulation.peace import PEACE
-from tests.simulation.services import SERVICES
-from tests.simulation.worlds import WORLDS as FIRST
+from tests.simulation.world import SCENES
 
 __all__ = ["WORLDS", "Counts", "one", "quiet", "run", "shrink"]
 
-WORLDS = {**FIRST, **SERVICES, **PEACE}
+WORLDS = {**SCENES, **PEACE}
 #: How often a failing run is tried with fewer faults.
 _MOST_TRIES = 60
 

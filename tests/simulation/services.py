@@ -8,7 +8,7 @@ import contextlib
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -16,36 +16,13 @@ import sqlalchemy
 
 import bmq
 import bmq.inbox
-from bmq.broker import DomainConfig, Limits, Mode
 from bmq.taskiq import BmqBroker
-from bmq.testing import History, Recorder, SimulatedProcess, Simulation, Verdict, examine
+from bmq.testing import History, Recorder, SimulatedProcess, examine
 from bmq.testing._checker import DEFAULT_RULES
 from bmq.workers._retry import DEFAULT_RETRY
 from examples import outbox
 from tests.inbox.driver import Driver
-from tests.simulation.world import APP_IDS, World
-
-__all__ = ["SERVICES"]
-
-#: The program of a world.
-Scene = Callable[[], Awaitable[None]]
-SERVICES: dict[str, Callable[[Simulation], Coroutine[Any, Any, Verdict]]] = {}
-DOMAINS = (
-    DomainConfig("sim.small", Mode.PRIORITY, queue_limits=Limits(5, 10_000), message_ttl=30 * 86400),
-    DomainConfig("sim.short", Mode.PRIORITY, message_ttl=3),
-)
-
-
-def scene(make: Callable[[World], Scene]) -> Callable[[World], Scene]:
-    """Register the program of a world."""
-
-    async def run(sim: Simulation) -> Verdict:
-        world = World(sim, DOMAINS)
-        await make(world)()
-        return world.verdict or examine(world.history)
-
-    SERVICES[make.__name__.replace("_", " ")] = run
-    return make
+from tests.simulation.world import APP_IDS, BOUND, World, scene
 
 
 def some(world: World) -> float:
@@ -56,32 +33,23 @@ def some(world: World) -> float:
 async def worked_off(
     world: World,
     uri: str,
-    work: Callable[[Recorder], Awaitable[None]],
+    register: Callable[[bmq.App], object],
     *,
     count: int = 40,
     rest: str = "",
     properties: Callable[[int], dict[str, Any] | None] = lambda _: None,
     **rules: Any,
 ) -> None:
-    """Two workers handle a queue under faults; ``rest`` is the queue of what they put aside."""
-    world.workers(work)
+    """Two apps handle a queue under faults; ``rest`` is the queue of what they put aside."""
+    world.apps(register)
     if rest:
-        world.program("graves", lambda recorder: world.read(recorder, rest))
-    producer = world.program(
-        "producer", lambda recorder: world.post(recorder, uri, count, over=12, properties=properties)
-    )
-    await end_of_trouble(world, producer)
-    await world.settle(600, **rules)
-
-
-async def end_of_trouble(world: World, *producers: Any, seconds: float = 15) -> None:
-    """Inject faults, and wait until the producers have posted all messages."""
-    await world.trouble(seconds)
-    await world.sim.until(lambda: not any(each.running for each in producers), timeout=3600)
+        world.program("graves", world.read, rest)
+    await world.end_of_trouble(world.producer(uri, count, properties=properties))
+    await world.settle(**rules)
 
 
 @scene
-def fanout(world: World) -> Scene:
+async def fanout(world: World) -> None:
     """Three applications of a fanout queue, the first with two processes; each confirms differently."""
     uri = world.uri("news", "fanout")
     world.history.applications(uri, APP_IDS)
@@ -100,18 +68,14 @@ def fanout(world: World) -> Scene:
                 await asyncio.sleep(some(world))
                 batch.confirm()
 
-    async def main() -> None:
-        for number, (app_id, read) in enumerate((("a", each), ("a", each), ("b", batches), ("c", batches))):
-            world.program(f"{app_id}{number}", lambda recorder, a=app_id, r=read: r(recorder, a))  # type: ignore[misc]
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
-        await end_of_trouble(world, producer)
-        await world.settle()
-
-    return main
+    for number, (app_id, read) in enumerate((("a", each), ("a", each), ("b", batches), ("c", batches))):
+        world.program(f"{app_id}{number}", read, app_id)
+    await world.end_of_trouble(world.producer(uri))
+    await world.settle()
 
 
 @scene
-def broadcast(world: World) -> Scene:
+async def broadcast(world: World) -> None:
     """No message arrives out of order, or twice unless sent twice; messages posted without faults arrive."""
     uri = world.uri("ticker", "broadcast")
     received: dict[str, list[bytes]] = {}
@@ -124,26 +88,22 @@ def broadcast(world: World) -> Scene:
                 mine.append(message.data)
                 message.confirm()
 
-    async def main() -> None:
-        for name in ("first", "second"):
-            world.program(name, read)
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
-        await end_of_trouble(world, producer)
-        await asyncio.sleep(60)  # all processes are connected again
-        for mine in received.values():
-            mine.clear()
-        async with bmq.connect(world.broker.uri) as session:
-            queue = await session.open_queue(uri, write=True)
-            for number in range(10):
-                await queue.post(b"calm %d" % number)
-        calm = [b"calm %d" % number for number in range(10)]
-        await world.sim.until(lambda: list(received.values()) == [calm, calm], timeout=60)
-        world.check(rules=["outcome", "order"])
-        # Brokers do not remember broadcast messages: a resent message is delivered again.
-        twice = {each.message for each in examine(world.history, rules=["again"]).problems}
-        assert twice <= sent_again(world.history, "producer")
-
-    return main
+    for name in ("first", "second"):
+        world.program(name, read)
+    await world.end_of_trouble(world.producer(uri))
+    await asyncio.sleep(BOUND)  # all processes are connected again
+    for mine in received.values():
+        mine.clear()
+    async with bmq.connect(world.broker.uri) as session:
+        queue = await session.open_queue(uri, write=True)
+        for number in range(10):
+            await queue.post(b"calm %d" % number)
+    calm = [b"calm %d" % number for number in range(10)]
+    await world.sim.until(lambda: list(received.values()) == [calm, calm], timeout=60)
+    world.check(rules=["outcome", "order"])
+    # Brokers do not remember broadcast messages: a resent message is delivered again.
+    twice = {each.message for each in examine(world.history, rules=["again"]).problems}
+    assert twice <= sent_again(world.history, "producer")
 
 
 def sent_again(history: History, name: str) -> set[str]:
@@ -159,7 +119,7 @@ def sent_again(history: History, name: str) -> set[str]:
 
 
 @scene
-def subscriptions(world: World) -> Scene:
+async def subscriptions(world: World) -> None:
     """Consumers keep changing their subscriptions; at the end, a consumer matches every message."""
     uri = world.uri("orders")
     peace = everything = False
@@ -183,37 +143,25 @@ def subscriptions(world: World) -> Scene:
                             async with await consumer.receive(timeout=world.random.choice((0.0, 0.3, 1.0))):
                                 await asyncio.sleep(some(world) / 10)
 
-    async def main() -> None:
-        nonlocal peace
-        readers = [
-            world.program(name, lambda recorder, name=name: read(recorder, name == "last"))  # type: ignore[misc]
-            for name in ("first", "second", "last")
-        ]
-        producer = world.program(
-            "producer",
-            lambda recorder: world.post(recorder, uri, 40, over=12, properties=lambda n: {"x": n % 15}),
-        )
-        await end_of_trouble(world, producer)
-        peace = True
-        await world.sim.until(
-            lambda: everything and [each.running for each in readers] == [False, False, True], timeout=600
-        )
-        # A session with small limits leaves messages without a consumer to the broker, until it reconnects.
-        for connection in world.sim.network.connections:
-            connection.reset()
-        # Closing consumers return messages of an earlier consumer: out of order, and marked.
-        await world.settle(600)
-
-    return main
+    readers = [world.program(name, read, name == "last") for name in ("first", "second", "last")]
+    await world.end_of_trouble(world.producer(uri, properties=lambda n: {"x": n % 15}))
+    peace = True
+    await world.until(
+        lambda: everything and [each.running for each in readers] == [False, False, True], "the readers go on"
+    )
+    # A session with small limits leaves messages without a consumer to the broker, until it reconnects.
+    for connection in world.sim.network.connections:
+        connection.reset()
+    # Closing consumers return messages of an earlier consumer: out of order, and marked.
+    await world.settle()
 
 
 @scene
-def lanes(world: World) -> Scene:
+async def lanes(world: World) -> None:
     """Workers with lanes: the messages of a key one by one; failures are retried and put aside."""
     uri, dead = world.uri("work"), world.uri("dead")
 
-    async def work(recorder: Recorder) -> None:
-        app = world.app(recorder, grace=5)
+    def register(app: bmq.App) -> None:
         retry = bmq.Backoff(world.random.choice((0.1, 3.0)), retries=2, then=bmq.DeadLetter(dead))
 
         @app.consumer(uri, key="k", concurrency=world.random.choice((1, 3, 10)), retry=retry)
@@ -222,21 +170,18 @@ def lanes(world: World) -> Scene:
             if int(message.data) % 7 == 0 or world.random.random() < 0.1:
                 raise OSError("not now")
 
-        await app.run(signals=False)
-
     rules = [*DEFAULT_RULES, "key-order", "one-at-a-time"]
-    return lambda: worked_off(
-        world, uri, work, count=35, rest=dead, properties=lambda n: {"k": n % 9}, rules=rules
+    await worked_off(
+        world, uri, register, count=35, rest=dead, properties=lambda n: {"k": n % 9}, rules=rules
     )
 
 
 @scene
-def batches(world: World) -> Scene:
+async def batches(world: World) -> None:
     """Handlers of batches: a failed batch is retried as a whole."""
     uri, dead = world.uri("rows"), world.uri("dead")
 
-    async def work(recorder: Recorder) -> None:
-        app = world.app(recorder, grace=5)
+    def register(app: bmq.App) -> None:
         retry = bmq.Backoff(world.random.choice((0.1, 3.0)), retries=2, then=bmq.DeadLetter(dead))
 
         @app.batch_consumer(
@@ -250,18 +195,15 @@ def batches(world: World) -> Scene:
             if any(int(message.data) % 31 == 0 for message in messages) or world.random.random() < 0.1:
                 raise OSError("not now")
 
-        await app.run(signals=False)
-
-    return lambda: worked_off(world, uri, work, rest=dead)
+    await worked_off(world, uri, register, rest=dead)
 
 
 @scene
-def durable(world: World) -> Scene:
+async def durable(world: World) -> None:
     """Durable retries, moved by the workers' own movers: each message has one outcome."""
     uri, dead = world.uri("tasks"), world.uri("dead")
 
-    async def work(recorder: Recorder) -> None:
-        app = world.app(recorder, grace=5)
+    def register(app: bmq.App) -> None:
         retry = bmq.Backoff(2.0, retries=2, durable=True, then=bmq.DeadLetter(dead))
 
         @app.consumer(uri, concurrency=3, retry=retry)
@@ -270,13 +212,11 @@ def durable(world: World) -> Scene:
             if int(message.data) % 7 == 0 or world.random.random() < 0.2:
                 raise OSError("not now")
 
-        await app.run(signals=False)
-
-    return lambda: worked_off(world, uri, work, count=30, rest=dead)
+    await worked_off(world, uri, register, count=30, rest=dead)
 
 
 @scene
-def policies(world: World) -> Scene:
+async def policies(world: World) -> None:
     """Every retry policy, and every way to give up; restarted workers handle the rest."""
     uri, dead = world.uri("tasks"), world.uri("dead")
     letter = bmq.DeadLetter(dead)
@@ -299,9 +239,7 @@ def policies(world: World) -> Scene:
     concurrency = world.random.choice((1, 3, 20))
     peace = False
 
-    async def work(recorder: Recorder) -> None:
-        app = world.app(recorder, grace=5)
-
+    def register(app: bmq.App) -> None:
         @app.consumer(uri, concurrency=concurrency, retry=policy)
         async def handle(message: bmq.Message) -> None:
             await asyncio.sleep(some(world))
@@ -312,43 +250,33 @@ def policies(world: World) -> Scene:
             if world.random.random() < 0.1:
                 raise world.random.choice((bmq.Reject("not this one"), bmq.RetryAfter(0.3)))
 
-        await app.run(signals=False)
-
-    async def main() -> None:
-        nonlocal peace
-        workers = world.workers(work)
-        world.program("graves", lambda recorder: world.read(recorder, dead))
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 30, over=12))
-        await end_of_trouble(world, producer)
-        peace = True
-        for each in workers:
-            each.stop()
-            await each.wait()
-            each.start()
-        # A rejected message, or a message discarded by its policy, is confirmed despite its failed handler.
-        gone = not isinstance(policy.then, bmq.DeadLetter)
-        await world.settle(600, without=["dead-letters"] if gone else [])
-
-    return main
+    workers = world.apps(register)
+    world.program("graves", world.read, dead)
+    await world.end_of_trouble(world.producer(uri, 30))
+    peace = True
+    for each in workers:
+        each.stop()
+        await each.wait()
+        each.start()
+    # A rejected message, or a message discarded by its policy, is confirmed despite its failed handler.
+    gone = not isinstance(policy.then, bmq.DeadLetter)
+    await world.settle(without=["dead-letters"] if gone else [])
 
 
 @scene
-def sweeping(world: World) -> Scene:
+async def sweeping(world: World) -> None:
     """A worker takes some messages; the sweeper puts unmatched messages aside."""
     uri, aside = world.uri("mail"), world.uri("aside")
 
-    async def work(recorder: Recorder) -> None:
-        app = world.app(recorder, grace=5)
-
+    def register(app: bmq.App) -> None:
         @app.consumer(uri, expression="x < 5", concurrency=2)
         async def handle(message: bmq.Message) -> None:
             await asyncio.sleep(some(world))
             assert message.properties["x"] < 5  # type: ignore[operator]
 
         app.sweeper(uri, put_aside=aside, hand_back_every=20)
-        await app.run(signals=False)
 
-    return lambda: worked_off(world, uri, work, rest=aside, properties=lambda n: {"x": n % 10})
+    await worked_off(world, uri, register, rest=aside, properties=lambda n: {"x": n % 10})
 
 
 @dataclass
@@ -370,21 +298,17 @@ class Five(bmq.RequestFailed, type="urn:sim:five", title="Five"):
 
 
 @scene
-def requests(world: World) -> Scene:
+async def requests(world: World) -> None:
     """Two responders, two requesters: each request receives exactly its own reply."""
     uri = world.uri("questions")
 
-    async def respond(recorder: Recorder) -> None:
-        app = world.app(recorder, grace=5)
-
+    def respond(app: bmq.App) -> None:
         @app.responder(uri, concurrency=3)
         async def double(question: Question) -> Answer:
             await asyncio.sleep(some(world))
             if question.number % 5 == 0:
                 raise Five(f"{question.number} is a multiple of five")
             return Answer(2 * question.number)
-
-        await app.run(signals=False)
 
     async def ask(recorder: Recorder) -> None:
         async with world.connect(recorder) as session:
@@ -399,13 +323,10 @@ def requests(world: World) -> Scene:
                     assert reply == Answer(2 * number)
                 await asyncio.sleep(world.random.expovariate(1))
 
-    async def main() -> None:
-        world.workers(respond)
-        asking = [world.program(name, ask) for name in ("alice", "bob")]
-        await end_of_trouble(world, *asking)
-        await world.settle(600)
-
-    return main
+    world.apps(respond)
+    asking = [world.program(name, ask) for name in ("alice", "bob")]
+    await world.end_of_trouble(*asking)
+    await world.settle()
 
 
 @dataclass
@@ -417,7 +338,7 @@ class Part:
 
 
 @scene
-def publishing(world: World) -> Scene:
+async def publishing(world: World) -> None:
     """Workers post the results of each input: each result is stored once, and a dead letter has none."""
     uri, out, dead = world.uri("orders"), world.uri("parts"), world.uri("dead")
     retry = bmq.Backoff(world.random.choice((0.1, 3.0)), retries=30, then=bmq.DeadLetter(dead))
@@ -434,8 +355,7 @@ def publishing(world: World) -> Scene:
         if world.random.random() < 0.1:
             raise OSError("not now")
 
-    async def work(recorder: Recorder) -> None:
-        app = world.app(recorder, grace=5)
+    def register(app: bmq.App) -> None:
         if batches:
 
             @app.batch_consumer(uri, max_messages=5, max_wait=0.5, retry=retry, timeout=timeout)
@@ -459,40 +379,34 @@ def publishing(world: World) -> Scene:
                     yield Part(message.guid, number)
                     await fail_now_and_then(message)
 
-        await app.run(signals=False)
-
     async def read(recorder: Recorder) -> None:
         async with world.connect(recorder) as session:
             async for part in (await session.open_queue(out, read=True)).typed(Part):
                 assert stored.setdefault(part.guid, part.value) == part.value
                 part.confirm()
 
-    async def main() -> None:
-        world.workers(work)
-        world.program("graves", lambda recorder: world.read(recorder, dead))
-        world.program("reader", read)
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
-        await end_of_trouble(world, producer)
-        await world.settle(600, without=["order"])
-        posts = [event for event in world.history.events(op="post", type="ok") if event["queue"] == uri]
-        parts = sorted((part.of, part.number) for part in stored.values())
-        inputs = sorted({each for each, _ in parts})
-        assert parts == [(each, number) for each in inputs for number in range(1 if batches else 2)]
-        assert {each["message"] for each in posts} <= {*inputs, *refused}
-        assert not refused & {*inputs}
-
-    return main
+    world.apps(register)
+    world.program("graves", world.read, dead)
+    world.program("reader", read)
+    await world.end_of_trouble(world.producer(uri))
+    await world.settle(without=["order"])
+    posts = [event for event in world.history.events(op="post", type="ok") if event["queue"] == uri]
+    parts = sorted((part.of, part.number) for part in stored.values())
+    inputs = sorted({each for each, _ in parts})
+    assert parts == [(each, number) for each in inputs for number in range(1 if batches else 2)]
+    assert {each["message"] for each in posts} <= {*inputs, *refused}
+    assert not refused & {*inputs}
 
 
 @scene
-def shop(world: World) -> Scene:
+async def shop(world: World) -> None:
     """An outbox on SQLite: committed rows are posted once, by two dying relays."""
     uri = world.uri("outbox")
     database = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.StaticPool)
     committed: list[bytes] = []
     received: list[bytes] = []
 
-    async def sell(recorder: Recorder) -> None:
+    async def sell() -> None:
         while len(committed) < 20:
             data = b"order %d" % len(committed)
             with database.begin() as connection:
@@ -504,30 +418,20 @@ def shop(world: World) -> Scene:
         async with world.connect(recorder) as session:
             await outbox.relay(database, "shop", await session.open_queue(uri, write=True))
 
-    async def read(recorder: Recorder) -> None:
-        async with world.connect(recorder) as session:
-            async for message in await session.open_queue(uri, read=True):
-                received.append(message.data)
-                message.confirm()
-
-    async def main() -> None:
-        outbox.metadata.create_all(database)
-        for name in ("relay1", "relay2"):
-            world.program(name, relay)
-        world.program("reader", read)
-        selling = world.sim.process("shop", sell, None)
-        await end_of_trouble(world, selling)
-        await world.sim.until(lambda: set(received) == set(committed), timeout=300)
-        await world.settle(without=["order"])
-        stored = {event["message"] for event in world.history.events(op="deliver")}
-        assert len(stored) == len(committed)
-        database.dispose()
-
-    return main
+    outbox.metadata.create_all(database)
+    for name in ("relay1", "relay2"):
+        world.program(name, relay)
+    world.program("reader", world.read, uri, into=received)
+    await world.end_of_trouble(world.sim.process("shop", sell))
+    await world.sim.until(lambda: set(received) == set(committed), timeout=BOUND)
+    await world.settle(without=["order"])
+    stored = {event["message"] for event in world.history.events(op="deliver")}
+    assert len(stored) == len(committed)
+    database.dispose()
 
 
 @scene
-def payments(world: World) -> Scene:
+async def payments(world: World) -> None:
     """An inbox on SQLite: two workers killed between any two steps; each message has its effect once."""
     uri, out = world.uri("payments"), world.uri("receipts")
     # The same in each life of the workers: without durable retries, nobody reads the delay queue.
@@ -535,11 +439,7 @@ def payments(world: World) -> Scene:
     folder = tempfile.mkdtemp()
     path = f"{folder}/shop.db"
     drivers: dict[str, Driver] = {}
-    receipts: list[str] = []
-
-    def rows() -> list[str]:
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            return [name for (name,) in connection.execute("SELECT name FROM effects")]
+    receipts: list[bytes] = []
 
     async def step(name: str) -> None:
         await asyncio.sleep(world.random.choice((0.0, 0.001, 0.02)) * world.random.random())
@@ -576,49 +476,41 @@ def payments(world: World) -> Scene:
             await inbox.close()
             driver.drop()
 
-    async def receive(recorder: Recorder) -> None:
-        async with world.connect(recorder) as session:
-            async for message in await session.open_queue(out, read=True):
-                receipts.append(message.data.decode())
-                message.confirm()
-
     async def kill(workers: Sequence[SimulatedProcess]) -> None:
         for _ in range(10):
             await asyncio.sleep(world.random.expovariate(1.0))
             process = world.random.choice(workers)
             if process.running:
                 process.kill()
-                world.history.killed(process.name)
                 await asyncio.sleep(world.random.choice((0.01, 2.0)))
-                process.start()
+                if not process.running:
+                    process.start()
 
-    async def main() -> None:
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            connection.execute("CREATE TABLE effects (name TEXT)")
-        workers = world.workers(pay)
-        world.program("reader", receive)
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 25, over=12))
-        killing = asyncio.create_task(kill(workers))
-        await end_of_trouble(world, producer)
-        await killing
-        await world.settle(600, without=["order"])
-        effects = rows()
-        assert len(set(effects)) == len(effects), "an effect happened twice"
-        await world.sim.until(lambda: set(receipts) >= set(effects), timeout=300)
-        assert set(receipts) == set(effects)
-        taken = {each["message"] for each in world.history.events(op="deliver") if each["queue"] == uri}
-        assert taken
-        stored = {each["message"] for each in world.history.events(op="deliver") if each["queue"] == out}
-        assert len(stored) == len(effects), "a receipt was stored twice"
-        for driver in drivers.values():
-            driver.drop()
-        shutil.rmtree(folder)
-
-    return main
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE effects (name TEXT)")
+    workers = world.workers(pay)
+    world.program("reader", world.read, out, into=receipts)
+    producer = world.producer(uri, 25)
+    killing = asyncio.create_task(kill(workers))
+    await world.end_of_trouble(producer)
+    await killing
+    await world.settle(without=["order"])
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        effects = [name.encode() for (name,) in connection.execute("SELECT name FROM effects")]
+    assert len(set(effects)) == len(effects), "an effect happened twice"
+    await world.sim.until(lambda: set(receipts) >= set(effects), timeout=BOUND)
+    assert set(receipts) == set(effects)
+    taken = {each["message"] for each in world.history.events(op="deliver") if each["queue"] == uri}
+    assert taken
+    stored = {each["message"] for each in world.history.events(op="deliver") if each["queue"] == out}
+    assert len(stored) == len(effects), "a receipt was stored twice"
+    for driver in drivers.values():
+        driver.drop()
+    shutil.rmtree(folder)
 
 
 @scene
-def taskiq(world: World) -> Scene:
+async def taskiq(world: World) -> None:
     """Tasks of taskiq, at once and delayed: each is acknowledged in the end."""
     uri = world.uri("jobs")
 
@@ -626,14 +518,7 @@ def taskiq(world: World) -> Scene:
         return one + two
 
     async def work(recorder: Recorder) -> None:
-        broker = BmqBroker(
-            world.broker.uri,
-            uri,
-            interceptors=[recorder],
-            on_event=recorder.on_event,
-            retry_first_connect=True,
-            **world.options,
-        )
+        broker = BmqBroker(world.broker.uri, uri, **world.recorded(recorder))
         broker.is_worker_process = True
         broker.task(task_name="add")(add)
         await broker.startup()
@@ -645,10 +530,7 @@ def taskiq(world: World) -> Scene:
             await broker.shutdown()
 
     async def send(recorder: Recorder) -> None:
-        broker = BmqBroker(
-            world.broker.uri, uri, interceptors=[recorder], retry_first_connect=True, **world.options
-        )
-
+        broker = BmqBroker(world.broker.uri, uri, **world.recorded(recorder))
         task = broker.task(task_name="add")(add)
         await broker.startup()
         for number in range(20):
@@ -660,17 +542,13 @@ def taskiq(world: World) -> Scene:
             await asyncio.sleep(world.random.expovariate(1.5))
         await broker.shutdown()
 
-    async def main() -> None:
-        world.workers(work)
-        sender = world.program("sender", send)
-        await end_of_trouble(world, sender)
-        await world.settle(600)
-
-    return main
+    world.workers(work)
+    await world.end_of_trouble(world.program("sender", send))
+    await world.settle()
 
 
 @scene
-def asked(world: World) -> Scene:
+async def asked(world: World) -> None:
     """Admin sessions query a restarting broker: an answer or an error, and correct answers without faults."""
     uri = world.uri("stock")
     answers = lives = 0
@@ -692,18 +570,14 @@ def asked(world: World) -> Scene:
         lives += 1
         await world.post(recorder, uri, 40, over=12)
 
-    async def main() -> None:
-        world.program("admin", ask)
-        world.program("reader", lambda recorder: world.read(recorder, uri))
-        producer = world.program("producer", produce)
-        await end_of_trouble(world, producer)
-        await world.settle()
-        before = answers
-        await world.sim.until(lambda: answers > before + 5, timeout=60)
-        async with bmq.admin.connect(world.broker.uri) as admin:
-            assert (await admin.queue(uri).depth()).messages == 0
-
-    return main
+    world.program("admin", ask)
+    world.program("reader", world.read, uri)
+    await world.end_of_trouble(world.program("producer", produce))
+    await world.settle()
+    before = answers
+    await world.sim.until(lambda: answers > before + 5, timeout=60)
+    async with bmq.admin.connect(world.broker.uri) as admin:
+        assert (await admin.queue(uri).depth()).messages == 0
 
 
 class Broken(bmq.Interceptor):
@@ -712,21 +586,11 @@ class Broken(bmq.Interceptor):
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def _fail(self) -> None:
+    def _fail(self, *_: Any) -> None:
         if self._world.random.random() < 0.3:
             raise self._world.random.choice((ValueError("no"), asyncio.CancelledError(), OSError("x")))
 
-    def on_post(self, queue: bmq.Queue, posts: Sequence[bmq.interceptors.OutgoingMessage]) -> Any:
-        self._fail()
-
-    def on_ack(self, context: Any, outcome: bmq.interceptors.PostOutcome) -> None:
-        self._fail()
-
-    def on_receive(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
-        self._fail()
-
-    def on_confirm(self, consumer: bmq.Consumer, messages: Sequence[bmq.Message]) -> None:
-        self._fail()
+    on_post = on_ack = on_receive = on_confirm = _fail
 
     async def handle(self, attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> Any:
         self._fail()
@@ -737,73 +601,49 @@ class Broken(bmq.Interceptor):
 
 
 @scene
-def interceptors(world: World) -> Scene:
+async def interceptors(world: World) -> None:
     """Failing interceptors have no effect."""
     uri = world.uri("seen")
 
-    async def work(recorder: Recorder) -> None:
-        app = world.app(recorder, grace=5, interceptors=[Broken(world), recorder, Broken(world)])
-
+    def register(app: bmq.App) -> None:
         @app.consumer(uri, concurrency=3)
         async def handle(message: bmq.Message) -> None:
             await asyncio.sleep(some(world))
 
-        await app.run(signals=False)
-
-    async def main() -> None:
-        world.workers(work)
-        producer = world.program(
-            "producer",
-            lambda recorder: world.post(
-                recorder, uri, 40, over=12, interceptors=[Broken(world), recorder, Broken(world)]
-            ),
-        )
-        await end_of_trouble(world, producer)
-        await world.settle(600)
-
-    return main
+    world.around = (Broken(world), Broken(world))
+    await worked_off(world, uri, register)
 
 
 @scene
-def quotas(world: World) -> Scene:
+async def quotas(world: World) -> None:
     """A queue with room for a few messages: refused messages never arrive, accepted messages do."""
     uri = world.uri("small", "small")
-
-    async def main() -> None:
-        world.program("reader", lambda recorder: world.read(recorder, uri, lambda: 0.2 + some(world)))
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
-        await end_of_trouble(world, producer)
-        # A post whose refusal is lost with its connection is sent again, and accepted behind newer posts.
-        verdict = await world.settle(without=["order"])
-        assert set(verdict.refused) <= {"LIMIT_MESSAGES", "TIMEOUT", "CANCELED", "UNKNOWN"}
-
-    return main
+    world.program("reader", world.read, uri, lambda: 0.2 + some(world))
+    await world.end_of_trouble(world.producer(uri))
+    # A post whose refusal is lost with its connection is sent again, and accepted behind newer posts.
+    verdict = await world.settle(without=["order"])
+    assert set(verdict.refused) <= {"LIMIT_MESSAGES", "TIMEOUT", "CANCELED", "UNKNOWN"}
 
 
 @scene
-def expiry(world: World) -> Scene:
+async def expiry(world: World) -> None:
     """Messages that live for 3 seconds, and a slow reader: some expire, and no further message is missing."""
-    uri = world.uri("short", "short")
-
-    async def main() -> None:
-        world.program("reader", lambda recorder: world.read(recorder, uri, lambda: 0.3 + some(world)))
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
-        await end_of_trouble(world, producer)
-        await asyncio.sleep(120)  # waiting messages are read, or have expired
-        assert not len(world.broker.broker.queues[uri])
-        verdict = examine(world.history)
-        assert set(verdict.broken) <= {"lost", "unfinished"}, verdict
-        last = world.program("last", lambda recorder: world.post(recorder, uri, 5, over=5))
-        await last.wait()
-        await asyncio.sleep(60)
-        again = examine(world.history)
-        assert (again.posted, again.broken) == (verdict.posted + 5, verdict.broken), again
-
-    return main
+    uri, world.limits = world.uri("short", "short"), {}  # no message waits at the broker
+    world.program("reader", world.read, uri, lambda: 0.3 + some(world))
+    await world.end_of_trouble(world.producer(uri))
+    await asyncio.sleep(120)  # waiting messages are read, or have expired
+    assert not len(world.broker.broker.queues[uri])
+    verdict = examine(world.history)
+    assert set(verdict.broken) <= {"lost", "unfinished"}, verdict
+    last = world.program("last", world.post, uri, 5, over=5)
+    await last.wait()
+    await asyncio.sleep(60)
+    again = examine(world.history)
+    assert (again.posted, again.broken) == (verdict.posted + 5, verdict.broken), again
 
 
 @scene
-def moody(world: World) -> Scene:
+async def moody(world: World) -> None:
     """A broker that refuses, acknowledges late or never, opens late or not, and delivers twice."""
     uri = world.uri("moody")
 
@@ -828,16 +668,13 @@ def moody(world: World) -> Scene:
             mood()
         world.broker.broker.faults.clear()
 
-    async def main() -> None:
-        world.program("reader", lambda recorder: world.read(recorder, uri))
-        producer = world.program("producer", lambda recorder: world.post(recorder, uri, 40, over=12))
-        changing = asyncio.create_task(moods())
-        await world.trouble(15)
-        await changing
-        for connection in world.sim.network.connections:
-            connection.reset()  # posts with dropped acknowledgements are sent again
-        await world.sim.until(lambda: not producer.running, timeout=3600)
-        # Silently refused posts are sent again, behind newer posts.
-        await world.settle(without=["again", "order"])
-
-    return main
+    world.program("reader", world.read, uri)
+    producer = world.producer(uri)
+    changing = asyncio.create_task(moods())
+    await world.end_of_trouble()
+    await changing
+    for connection in world.sim.network.connections:
+        connection.reset()  # posts with dropped acknowledgements are sent again
+    await world.sim.until(lambda: not producer.running, timeout=3600)
+    # Silently refused posts are sent again, behind newer posts.
+    await world.settle(without=["again", "order"])

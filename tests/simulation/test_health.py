@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 import itertools
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -21,20 +19,18 @@ from tests.waiting import eventually
 URI = "bmq://bmq.test.mem.priority/q"
 
 
-def simulated_peer(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def simulated_peer(
+    test: Callable[[Peer, pytest.LogCaptureFixture], Coroutine[Any, Any, None]],
+) -> Callable[[pytest.LogCaptureFixture], None]:
     """Run a test in a simulation, with a scripted broker that listens in the same process."""
 
-    @functools.wraps(test)
-    def run(**fixtures: Any) -> None:
+    def run(caplog: pytest.LogCaptureFixture) -> None:
         async def main() -> None:
             async with Peer() as peer:
-                await test(peer, **fixtures)
+                await test(peer, caplog)
 
         Simulation(1).run(main)
 
-    parameters = list(inspect.signature(test).parameters.values())
-    run.__signature__ = inspect.Signature(parameters[1:])  # type: ignore[attr-defined]
-    del run.__wrapped__
     return run
 
 
@@ -50,24 +46,19 @@ async def test_posts_without_outcome_degrade_the_session_and_are_logged_once(
         queue = await session.open_queue(URI, write=True)
         peer.hold.add("PUT")
         posts = [queue.post_nowait(b"%d" % number) for number in range(2400)]
-        health = session.health()
-        assert (str(health), health.oldest_unconfirmed_seconds) == ("ready", None)
-        assert health.oldest_unacked_seconds is not None
+        assert str(session.health()) == "ready"
         await eventually(lambda: session.health().degraded)
         health = session.health()
         assert str(health).startswith(
             f"degraded: the oldest of 2,400 posts to {URI} has been waiting for its acknowledgement for "
         )
         assert health.ready
-        assert health.oldest_unacked_seconds is not None
-        assert health.oldest_unacked_seconds >= 0.1
         before = health.troubles[0]
         await eventually(lambda: session.health().troubles[0].what != before.what)  # the sentence is of now
         assert session.health().troubles[0].since == before.since
         peer.answer("PUT")
         await asyncio.gather(*posts)
         assert str(session.health()) == "ready"
-        assert session.health().oldest_unacked_seconds is None
         begun, ended = lines(caplog)
         assert begun.startswith("the oldest of 2,400 posts")
         assert begun.endswith(f"; the connection to {peer.uri} is alive, and is kept")
@@ -79,13 +70,9 @@ async def test_silent_broker_degrades_the_session_before_the_connection_is_dropp
     peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with bmq.connect(peer.uri, liveness=0.4) as session:
-        assert session.health().silent_seconds is not None
         peer.hold.add("HEARTBEAT_REQ")
         await eventually(lambda: session.health().degraded)
-        health = session.health()
-        assert str(health).startswith("degraded: the broker has been silent for ")
-        assert health.silent_seconds is not None
-        assert health.silent_seconds > 0.19
+        assert str(session.health()).startswith("degraded: the broker has been silent for ")
         peer.answer("HEARTBEAT_REQ")
         await eventually(lambda: not session.health().degraded)
         begun, ended = lines(caplog)

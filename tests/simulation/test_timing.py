@@ -125,31 +125,7 @@ def test_a_request_without_an_answer_ends_at_its_timeout() -> None:
     simulate(main)
 
 
-def test_delayed_messages_arrive_when_they_are_due() -> None:
-    async def main(sim: Simulation, broker: SimulatedBroker) -> None:
-        async with bmq.connect(broker.uri) as session:
-            queue = await session.open_queue(QUEUE, read=True, write=True)
-            waiting = await session.open_queue(delay_queue_of(QUEUE), read=True, default_subscription=False)
-            moving = asyncio.create_task(Mover(waiting, max_held=10, tick=0.2).run())
-            for _ in range(100):
-                await queue.post(b"late", delay=25)  # more than the mover may hold
-            began = sim.now
-            for number in range(10):
-                await queue.post(b"%d" % number, delay=1 + number / 10)
-            for number in range(10):
-                message = await queue.receive(timeout=20)
-                assert message.data == b"%d" % number
-                assert 0 <= sim.now - began - 1 - number / 10 < 0.2 + SOON
-                message.confirm()
-            moving.cancel()
-            await asyncio.wait([moving])
-
-    simulate(main)
-
-
-def test_messages_refused_by_a_changing_cluster_are_moved_soon(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_messages_refused_by_a_changing_cluster_are_moved_soon(caplog: pytest.LogCaptureFixture) -> None:
     """A broker refuses with UNKNOWN while its primary changes. The log has one line for all refusals."""
 
     async def main(sim: Simulation, broker: SimulatedBroker) -> None:

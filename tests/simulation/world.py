@@ -8,52 +8,65 @@ every message must arrive within a bound of virtual time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from typing import Any
 
 import bmq
-from bmq.broker import DomainConfig, Mode
-from bmq.testing import History, Recorder, SimulatedProcess, Simulation, Verdict, check
-from bmq.testing._sim_faults import skipped_faults
+from bmq.broker import DomainConfig, Limits, Mode
+from bmq.testing import (
+    SIMULATED_FAULTS,
+    History,
+    Recorder,
+    SimulatedProcess,
+    Simulation,
+    Verdict,
+    check,
+    examine,
+)
 from tests.simulation.books import Witness, unsettled
 
-__all__ = ["APP_IDS", "FAULTS", "World"]
+__all__ = ["APP_IDS", "BOUND", "SCENES", "World", "scene"]
 
-#: Time of day at the start of a simulation.
-_EPOCH = 1893456000.0
 APP_IDS = ("a", "b", "c")
+#: Queues keep everything for a month, and GUIDs for a day.
+KEPT: dict[str, Any] = {
+    "message_ttl": 30 * 86400,
+    "max_delivery_attempts": 0,
+    "deduplication_time_ms": 86_400_000,
+}
 DOMAINS = (
-    DomainConfig("sim.priority", Mode.PRIORITY, message_ttl=30 * 86400),
-    DomainConfig("sim.fanout", Mode.FANOUT, app_ids=APP_IDS, message_ttl=30 * 86400),
+    DomainConfig("sim.priority", Mode.PRIORITY, **KEPT),
+    DomainConfig("sim.fanout", Mode.FANOUT, app_ids=APP_IDS, **KEPT),
     DomainConfig("sim.broadcast", Mode.BROADCAST),
+    DomainConfig("sim.small", Mode.PRIORITY, queue_limits=Limits(5, 10_000), **KEPT),
+    DomainConfig("sim.short", Mode.PRIORITY, message_ttl=3),
 )
-#: The faults that a client survives without the loss of an acknowledged message.
-FAULTS = (
-    "cut",
-    "reset",
-    "half_close",
-    "stall",
-    "partition",
-    "one_way",
-    "slow",
-    "split",
-    "narrow",
-    "refuse",
-    "stop",
-    "crash",
-    "failover",
-    "pause",
-    "kill",
-)
+#: Virtual seconds after the last fault in which everything arrives: brokers and clients notice a silent
+#: connection, a request is given up, and the longest pause of a drawn policy passes.
+BOUND = 600.0
+
+Scene = Callable[["World"], Coroutine[Any, Any, None]]
+SCENES: dict[str, Callable[[Simulation], Coroutine[Any, Any, Verdict]]] = {}
+
+
+def scene(play: Scene) -> Scene:
+    """Register a world."""
+
+    async def run(sim: Simulation) -> Verdict:
+        world = World(sim)
+        await play(world)
+        return world.verdict or examine(world.history)
+
+    SCENES[play.__name__.replace("_", " ")] = run
+    return play
 
 
 class World:
-    """A broker with two hosts, programs, and faults.
+    """A broker with two hosts, programs, and faults; limits and conditions are drawn, absurd values included.
 
     Args:
         sim: the running simulation.
-        domains: domains besides ``sim.priority``, ``sim.fanout`` and ``sim.broadcast``.
 
     Attributes:
         sim: the simulation.
@@ -61,31 +74,43 @@ class World:
         random: random numbers for the plans of programs.
         broker: the broker.
         options: options of the sessions.
-        faults: number of faults so far.
+        limits: options of queues that are read.
+        around: interceptors before and behind the recorder.
         verdict: result of the check.
     """
 
-    def __init__(self, sim: Simulation, domains: Iterable[DomainConfig] = ()) -> None:
+    def __init__(self, sim: Simulation) -> None:
         self.sim = sim
-        self.history = History(key="k", clock=lambda: _EPOCH + sim.now)
+        self.history = sim.history = History(key="k", clock=sim._true_time)
         self.random = sim.random
+        # Without heartbeats a broker keeps the messages of a silent connection until TCP gives up, in a
+        # quarter of an hour: longer than the bound of a world.
         self.broker = sim.broker(
-            "node1",
-            "node2",
-            domains=[*DOMAINS, *domains],
-            heartbeat_interval_ms=sim.draw("heartbeat_interval_ms", 3000, 500, 10_000),
+            *sim.draw("hosts", ("node1", "node2"), ("node1",), ("node1", "node2", "node3")),
+            domains=DOMAINS,
+            heartbeat_interval_ms=sim.draw("heartbeat_interval_ms", 3000, 200, 500, 20_000),
             max_missed_heartbeats=sim.draw("max_missed_heartbeats", 3, 1, 10),
+            high_water=sim.draw("high_water", 16 * 1024 * 1024, 1000, 100_000),
         )
         self.options: dict[str, Any] = {
             "max_unacked_messages": sim.draw("max_unacked_messages", 10_000, 1, 2, 7, 100),
             "max_unacked_bytes": sim.draw("max_unacked_bytes", 1 << 26, 200, 5000),
             "max_buffered_messages": sim.draw("max_buffered_messages", 10_000, 1, 2, 17),
-            "liveness": sim.draw("liveness", 10.0, 2.0, 60.0),
+            "liveness": sim.draw("liveness", 10.0, 1.0, 2.0, 60.0),
+            "connect_timeout": sim.draw("connect_timeout", 5.0, 0.5, 60.0),
+            "busy_poll": sim.draw("busy_poll", 0.0, 5e-7),
+            "open_timeout": BOUND,
+            "configure_timeout": BOUND,
         }
-        self.faults = 0
-        self._chance = Random(sim.seed)
+        self.limits = {"max_unconfirmed_messages": sim.draw("max_unconfirmed_messages", 1000, 1, 2, 10)}
+        sim.network.set(
+            latency=sim.draw("latency", (50e-6, 500e-6), (0.0, 1e-6), (1e-3, 0.2)),
+            segment=sim.draw("segment", None, (1, 50), (1, 5000)),
+            window=sim.draw("window", 256 * 1024, 500, 10_000),
+        )
+        self.around: tuple[bmq.Interceptor, ...] = ()
         self.verdict: Verdict | None = None
-        self._programs: dict[str, SimulatedProcess] = {}
+        self._programs: list[SimulatedProcess] = []
         self._witness = Witness()
 
     def uri(self, name: str, mode: str = "priority") -> str:
@@ -94,43 +119,62 @@ class World:
 
     def connect(self, recorder: Recorder, **options: Any) -> bmq.connect:
         """Return a session with recorded calls."""
-        return bmq.connect(self.broker.uri, **{**self._recorded(recorder), **options})
+        return bmq.connect(self.broker.uri, **{**self.recorded(recorder), **options})
 
     def app(self, recorder: Recorder, **options: Any) -> bmq.App:
         """Return an app with recorded calls."""
-        return bmq.App(self.broker.uri, **{**self._recorded(recorder), **options})
+        return bmq.App(self.broker.uri, **{**self.recorded(recorder), **options})
 
-    def _recorded(self, recorder: Recorder) -> dict[str, Any]:
+    def recorded(self, recorder: Recorder) -> dict[str, Any]:
+        """Return the options of a session with recorded calls."""
         return {
-            "interceptors": [recorder, self._witness],
+            "interceptors": [*self.around[:1], recorder, *self.around[1:], self._witness],
             "on_event": recorder.on_event,
             "retry_first_connect": True,
             **self.options,
         }
 
-    def program(self, name: str, main: Callable[[Recorder], Awaitable[Any]]) -> SimulatedProcess:
-        """Start a program that faults may kill; restart it, also after a passing error."""
+    def program(
+        self, name: str, main: Callable[..., Awaitable[Any]], *arguments: object, **options: Any
+    ) -> SimulatedProcess:
+        """Start a program that faults may kill; restart it, also after a passing error.
+
+        The program's arguments are its recorder, and those given here.
+        """
 
         async def run() -> None:
+            task = asyncio.current_task()
+            assert task is not None
             while True:
-                recorder = self.history.process(name)
                 try:
-                    return await main(recorder)
-                except bmq.QueueClosed:
-                    pass  # the queue could not be reopened
+                    return await main(self.sim.recorder, *arguments, **options)
                 except bmq.Error as error:
-                    if not error.retryable:
+                    # A queue is closed if it could not be reopened.
+                    if not (error.retryable or isinstance(error, bmq.QueueClosed)) or task.cancelling():
                         raise
-                finally:
-                    recorder.close()
                 await asyncio.sleep(1)
 
-        process = self._programs[name] = self.sim.process(name, run)
+        process = self.sim.process(name, run)
+        self._programs.append(process)
         return process
 
     def workers(self, main: Callable[[Recorder], Awaitable[Any]]) -> list[SimulatedProcess]:
         """Start two equal programs."""
         return [self.program(name, main) for name in ("first", "second")]
+
+    def apps(self, register: Callable[[bmq.App], object]) -> list[SimulatedProcess]:
+        """Start two equal apps."""
+
+        async def work(recorder: Recorder) -> None:
+            app = self.app(recorder, grace=5)
+            register(app)
+            await app.run(signals=False)
+
+        return self.workers(work)
+
+    def producer(self, uri: str, count: int = 40, **options: Any) -> SimulatedProcess:
+        """Start a program that posts."""
+        return self.program("producer", self.post, uri, count, over=12, **options)
 
     async def post(
         self,
@@ -140,10 +184,9 @@ class World:
         *,
         over: float,
         properties: Callable[[int], dict[str, Any] | None] = lambda _: None,
-        **options: Any,
     ) -> None:
         """Post messages over some seconds, in all three ways; refusals are in the history."""
-        async with self.connect(recorder, **options) as session:
+        async with self.connect(recorder) as session:
             queue = await session.open_queue(uri, write=True)
             tasks: list[asyncio.Task[Any]] = []
             number = 0
@@ -170,43 +213,53 @@ class World:
             pass  # recorded in the history
 
     async def read(
-        self, recorder: Recorder, uri: str, pause: Callable[[], float] = lambda: 0.0, **options: Any
+        self,
+        recorder: Recorder,
+        uri: str,
+        pause: Callable[[], float] = lambda: 0.0,
+        into: list[bytes] | None = None,
     ) -> None:
         """Receive and confirm the messages of a queue one by one."""
-        async with self.connect(recorder, **options) as session:
-            async for message in await session.open_queue(uri, read=True):
+        async with self.connect(recorder) as session:
+            async for message in await session.open_queue(uri, read=True, **self.limits):
                 async with message:
+                    if into is not None:
+                        into.append(message.data)
                     await asyncio.sleep(pause())
 
-    # faults
+    async def end_of_trouble(self, *producers: SimulatedProcess, clocks: bool = False) -> None:
+        """Inject faults for a while, and wait until the producers have posted all messages.
 
-    async def trouble(self, seconds: float, kinds: Sequence[str] = FAULTS) -> None:
-        """Inject faults for some seconds, and heal everything; faults can be left out by their numbers."""
-        until = self.sim.now + seconds
-        while self.sim.now < until:
-            self.sim._faults_drawn += 1
-            number = self.sim._faults_drawn
-            # One generator for each fault: omitting a fault does not change the others.
-            self._chance = Random(f"{self.sim.seed}/fault/{number}")
-            await asyncio.sleep(self._chance.expovariate(5 / seconds if seconds > 50 else 0.5))
-            kind = self._chance.choice(kinds)
-            if number not in skipped_faults():
-                self.sim.note(kind, number=number)
-                self.history.fault(kind)
-                self.faults += 1
-                await getattr(self, f"_{kind}")()
-        await self.heal()
+        Some worlds have long faults, others have many short ones.
 
-    async def heal(self) -> None:
-        """End all faults."""
-        self.sim.network.heal()
-        if not self.broker.running:
-            self.broker.start()
-        for process in self._programs.values():
-            process.resume()
-        self.history.healed()
+        Args:
+            producers: the programs to wait for.
+            clocks: whether the clocks of programs jump, which changes their deadlines.
+        """
+        chance = Random(f"{self.sim.seed}/trouble")
+        seconds, pause, longest = chance.choice(((15.0, (0.2, 3.0), 15.0), (6.0, (0.02, 0.6), 1.5)))
+        kinds = [kind for kind in SIMULATED_FAULTS if clocks or kind != "clock"]
+        common: Any = {"duration": (0.01, longest)}
+        of_programs = self.sim.faults(seconds, kinds=kinds, victims=self._programs, pause=pause, **common)
+        of_broker = self.sim.faults(
+            seconds, kinds=["pause"], victims=[self.broker.process], pause=(1, 10), **common
+        )
+        for task in [asyncio.create_task(each) for each in (of_programs, of_broker)]:
+            await task
+        ended = "the producers have not ended"
+        await self.until(lambda: not any(each.running for each in producers), ended, 3600)
 
-    async def settle(self, within: float = 120.0, **rules: Any) -> Verdict:
+    async def until(
+        self, condition: Callable[[], Any], what: str | Callable[[], object], within: float = BOUND
+    ) -> None:
+        """Wait until a condition is true; the error tells ``what``, or its result."""
+        try:
+            await self.sim.until(condition, timeout=within, every=0.5)
+        except TimeoutError:
+            told = what if isinstance(what, str) else what()
+            raise AssertionError(f"{within:g} s after the last fault: {told}") from None
+
+    async def settle(self, within: float = BOUND, **rules: Any) -> Verdict:
         """Wait until every message has arrived, and check the history."""
         try:
             await self.sim.until(lambda: not self.history.pending(), timeout=within, every=0.05)
@@ -223,11 +276,8 @@ class World:
         """
         if self.history.pending():
             return
-        try:
-            # An app without work is not ready for a minute after its latest messages were given up.
-            await self.sim.until(lambda: not self.wrong(), timeout=120, every=0.5)
-        except TimeoutError:
-            raise AssertionError(f"the broker's books do not balance: {'; '.join(self.wrong())}") from None
+        # An app without work is not ready for a minute after its latest messages were given up.
+        await self.until(lambda: not self.wrong(), self.wrong)
         twice = self.stored_twice()
         assert not twice, f"the broker stored a message twice: {'; '.join(twice)}"
 
@@ -264,90 +314,3 @@ class World:
             error.add_note("last events:\n  " + "\n  ".join(self.history.tail(15)))
             raise
         return self.verdict
-
-    def _pause_length(self) -> float:
-        return self._chance.choice((0.01, 0.2, 2.0, 15.0)) * self._chance.random()
-
-    def _one(self) -> Any:
-        connections = self.sim.network.connections
-        return self._chance.choice(connections) if connections else None
-
-    async def _cut(self) -> None:
-        if (connection := self._one()) is not None:
-            connection.cut()
-
-    async def _reset(self) -> None:
-        for connection in self.sim.network.connections:
-            if self._chance.random() < 0.5:
-                connection.reset()
-
-    async def _half_close(self) -> None:
-        if (connection := self._one()) is not None:
-            connection.half_close(towards_client=self._chance.random() < 0.5)
-
-    async def _stall(self) -> None:
-        if (connection := self._one()) is not None:
-            connection.stall(self._pause_length(), towards_client=self._chance.random() < 0.5)
-
-    async def _partition(self, both: bool = True) -> None:
-        programs = [name for name, process in self._programs.items() if process.running]
-        if programs:
-            one, other = self._chance.choice(programs), self.broker.host
-            if self._chance.random() < 0.5:
-                one, other = other, one
-            self.sim.network.partition(one, other, both=both)
-            await asyncio.sleep(self._pause_length())
-            self.sim.network.heal()
-
-    async def _one_way(self) -> None:
-        await self._partition(both=False)
-
-    async def _set(self, **settings: Any) -> None:
-        self.sim.network.set(**settings)
-        await asyncio.sleep(self._pause_length())
-        self.sim.network.set()
-
-    async def _slow(self) -> None:
-        await self._set(latency=(0.001, self._chance.choice((0.05, 0.5))))
-
-    async def _split(self) -> None:
-        await self._set(segment=(1, self._chance.choice((3, 50, 1000))))
-
-    async def _narrow(self) -> None:
-        await self._set(window=self._chance.choice((100, 4000)), rate=self._chance.choice((2000.0, 1e5)))
-
-    async def _refuse(self) -> None:
-        self.sim.network.refuse(self.broker.host)
-        await self._reset()
-        await asyncio.sleep(self._pause_length())
-        self.sim.network.refuse(self.broker.host, refuse=False)
-
-    async def _stop(self) -> None:
-        self.broker.stop()
-        await self.sim.until(lambda: not self.broker.running)
-        await asyncio.sleep(self._pause_length())
-        self.broker.start()
-
-    async def _crash(self) -> None:
-        self.broker.crash(machine=self._chance.random() < 0.3)
-        await asyncio.sleep(self._pause_length())
-        self.broker.start()
-
-    async def _failover(self) -> None:
-        self.broker.failover()
-
-    async def _pause(self) -> None:
-        process = self._chance.choice([*self._programs.values(), self.broker.process])
-        process.pause()
-        await asyncio.sleep(self._pause_length())
-        process.resume()
-
-    async def _kill(self) -> None:
-        running = [name for name, process in self._programs.items() if process.running]
-        if running:
-            name = self._chance.choice(running)
-            process = self._programs[name]
-            process.kill(machine=self._chance.random() < 0.2)
-            self.history.killed(name)
-            await asyncio.sleep(self._pause_length())
-            process.start()

@@ -1,185 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worlds: programs that run under faults of any seed, and must keep every promise.
-
-A world has two phases. Under faults nothing wrong happens; after the faults everything arrives within a bound
-of virtual time. The history is checked at the end.
-"""
+"""Programs of the client, its groups and its delays in a world of faults."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import bmq
 import bmq.groups
-from bmq.broker import DomainConfig, Mode
 from bmq.delays import Mover
-from bmq.testing import SimulatedBroker, SimulatedProcess, Simulation, Verdict, check
-from tests.simulation.books import unsettled
+from bmq.testing import Recorder
 from tests.simulation.transactions import Desk
+from tests.simulation.world import BOUND, World, scene
 
-__all__ = ["WORLDS", "World"]
-
-World = Callable[[Simulation], Coroutine[Any, Any, Verdict]]
-WORLDS: dict[str, World] = {}
-
-DOMAIN = "sim"
-FANOUT = "sim.fanout"
 #: Silent heartbeat intervals of the first three minutes do not end a connection, as with a real broker.
 GRACE = 180.0
-#: Virtual seconds after the last fault in which everything arrives: brokers and clients notice a silent
-#: connection, a request is given up, and the longest pause of a drawn policy passes.
-BOUND = 600.0
 
 
-def world(function: World) -> World:
-    WORLDS[function.__name__.replace("_", " ")] = function
-    return function
-
-
-# what all worlds have
-
-
-def uri(name: str) -> str:
-    return f"bmq://{DOMAIN}/{name}"
-
-
-def start_broker(sim: Simulation, *hosts: str) -> SimulatedBroker:
-    """A broker with queues that keep everything for a month, GUIDs for a day, and drawn limits."""
-    month = 30 * 86400
-    kept: Any = {"message_ttl": month, "max_delivery_attempts": 0, "deduplication_time_ms": 86_400_000}
-    domains = [
-        DomainConfig(DOMAIN, Mode.PRIORITY, **kept),
-        DomainConfig(FANOUT, Mode.FANOUT, app_ids=("foo", "bar"), **kept),
-    ]
-    # Without heartbeats a broker keeps the messages of a silent connection until TCP gives up, in a quarter
-    # of an hour: longer than the bound of a world.
-    return sim.broker(
-        *hosts,
-        domains=domains,
-        heartbeat_interval_ms=sim.draw("heartbeat_interval_ms", 3000, 200, 20_000),
-        max_missed_heartbeats=sim.draw("max_missed_heartbeats", 2, 1, 5),
-        high_water=sim.draw("high_water", 16 * 1024 * 1024, 1000, 100_000),
-    )
-
-
-def silence(sim: Simulation) -> float:
+def silence(world: World) -> float:
     """Return after how many seconds the broker has noticed a silent connection."""
-    intervals: int = sim.drawn["max_missed_heartbeats"] + 2
-    return GRACE + intervals * float(sim.drawn["heartbeat_interval_ms"]) / 1000
+    drawn = world.sim.drawn
+    return GRACE + (drawn["max_missed_heartbeats"] + 2) * float(drawn["heartbeat_interval_ms"]) / 1000
 
 
-def connect(sim: Simulation, broker: SimulatedBroker, **options: Any) -> Any:
-    """Return a session whose process is recorded, with the options of this seed."""
-    recorder = sim.recorder
-    given: dict[str, Any] = {
-        "interceptors": [recorder],
-        "on_event": recorder.on_event,
-        "retry_first_connect": True,
-        "open_timeout": BOUND,
-        "configure_timeout": BOUND,
-        "busy_poll": sim.drawn["busy_poll"],
-        "connect_timeout": sim.drawn["connect_timeout"],
-        "liveness": sim.drawn["liveness"],
-        "max_unacked_messages": sim.drawn["max_unacked_messages"],
-        "max_buffered_messages": sim.drawn["max_buffered_messages"],
-    }
-    return bmq.connect(broker.uri, **{**given, **options})
-
-
-def draw_options(sim: Simulation) -> None:
-    """Draw what sessions and queues get, absurd values included."""
-    sim.draw("connect_timeout", 5.0, 0.5, 60.0)
-    sim.draw("liveness", 10.0, 2.0, 1.0)
-    sim.draw("max_unacked_messages", 10_000, 1, 3, 50)
-    sim.draw("max_buffered_messages", 10_000, 1, 7)
-    sim.draw("max_unconfirmed_messages", 1000, 1, 2, 10)
-    sim.draw("busy_poll", 0.0, 5e-7)
-    sim.draw("size", 20, 0, 3000, 50_000)
-    sim.network.set(
-        latency=sim.draw("latency", (50e-6, 500e-6), (0.0, 1e-6), (1e-3, 0.2)),
-        segment=sim.draw("segment", None, (1, 50), (1, 5000)),
-        window=sim.draw("window", 256 * 1024, 500, 10_000),
-    )
-
-
-async def settle(
-    sim: Simulation, condition: Callable[[], bool], what: Callable[[], object], within: float = BOUND
-) -> None:
-    """Wait until everything has arrived."""
-    try:
-        await sim.until(condition, timeout=within, every=0.5)
-    except TimeoutError:
-        raise AssertionError(f"not settled {within:g} s after the last fault: {what()}") from None
-
-
-async def stop(*processes: SimulatedProcess) -> None:
-    """Ask processes to end, and wait for it."""
-    for process in processes:
-        process.stop()
-    for process in processes:
-        await process.wait()
-
-
-def judged(sim: Simulation, broker: SimulatedBroker, **rules: Any) -> Verdict:
-    """Check the broker's books, and the history."""
-    found = unsettled(broker, [])
-    assert not found, found
-    return check(sim.history, **rules)
-
-
-async def post_numbers(sim: Simulation, broker: SimulatedBroker, where: str, count: int) -> None:
-    async with connect(sim, broker) as session:
-        queue = await session.open_queue(where, write=True)
-        for number in range(count):
-            await queue.post(b"%d" % number)
-            await asyncio.sleep(sim.random.expovariate(count / 4))
-
-
-async def read_numbers(sim: Simulation, broker: SimulatedBroker, where: str, found: set[int]) -> None:
-    async with connect(sim, broker) as session:
-        async for message in await session.open_queue(where, read=True):
-            found.add(int(message.data))
-            message.confirm()
-
-
-async def emptied(sim: Simulation, broker: SimulatedBroker) -> None:
-    """Wait until workers and undertaker have finished.
-
-    A worker may have a message at hand that another worker has confirmed.
-    """
-
-    def left() -> list[Any]:
-        queues = broker.broker.queues
-        return [queues[each] for each in (uri("work"), uri("dead")) if each in queues and len(queues[each])]
-
-    await settle(
-        sim,
-        lambda: not left() and not sim.history.pending(),
-        lambda: "; ".join(f"{len(queue)} messages are left in {queue.uri}" for queue in left()),
-    )
-
-
-# worlds
-
-
-@world
-async def posting(sim: Simulation) -> Verdict:
+@scene
+async def posting(world: World) -> None:
     """Two producers, two competing consumers, a fanout queue: everything arrives, in order where promised."""
-    draw_options(sim)
-    broker = start_broker(sim, *sim.draw("hosts", ("broker",), ("node1", "node2", "node3")))
+    sim = world.sim
+    orders_uri, news_uri = world.uri("orders"), world.uri("news", "fanout")
     count = sim.draw("count", 12, 3, 40)
+    filler = "." * sim.draw("size", 20, 0, 3000, 50_000)
     wanted = {f"{name}/{number}" for name in ("one", "two") for number in range(count)}
-    arrived: dict[str, set[str]] = {"orders": set(), "foo": set(), "bar": set()}
-    posted: set[str] = set()
-    filler = "." * sim.drawn["size"]
+    arrived: dict[str, set[str]] = {"orders": set(), "a": set(), "b": set()}
 
     async def produce(name: str) -> None:
-        async with connect(sim, broker) as session:
-            orders = await session.open_queue(uri("orders"), write=True)
-            news = await session.open_queue(f"bmq://{FANOUT}/news", write=True)
+        async with world.connect(sim.recorder) as session:
+            orders = await session.open_queue(orders_uri, write=True)
+            news = await session.open_queue(news_uri, write=True)
             for number in range(count):
                 data = f"{name}/{number}/{filler}".encode()
                 if number % 3:
@@ -187,93 +45,34 @@ async def posting(sim: Simulation) -> Verdict:
                 else:
                     await orders.post_many([data])
                 await news.post(data)
-                posted.add(f"{name}/{number}")
                 await asyncio.sleep(sim.random.expovariate(count / 4))
 
-    async def consume(where: str, app: str) -> None:
-        async with connect(sim, broker) as session:
-            queue = await session.open_queue(
-                where,
-                read=True,
-                max_unconfirmed_messages=sim.drawn["max_unconfirmed_messages"],
-            )
-            async for message in queue:
+    async def consume(recorder: Recorder, uri: str, app: str) -> None:
+        async with world.connect(recorder) as session:
+            async for message in await session.open_queue(uri, read=True, **world.limits):
                 if sim.random.random() < 0.1:
                     await asyncio.sleep(sim.random.uniform(0, 0.1))
                 arrived[app].add(message.data.decode().rpartition("/")[0])
                 message.confirm()
 
     producers = [sim.process(f"producer-{name}", produce, name) for name in ("one", "two")]
-    consumers = [sim.process(f"consumer-{number}", consume, uri("orders"), "orders") for number in range(2)]
-    consumers += [sim.process(app, consume, f"bmq://{FANOUT}/news?id={app}", app) for app in ("foo", "bar")]
-    await sim.faults(6.0, victims=consumers)
-    await settle(sim, lambda: all(not each.running for each in producers), sim.waiting)
-    for each in producers:
-        await each.wait()
-    await settle(
-        sim,
-        lambda: all(each >= wanted for each in arrived.values()) and not sim.history.pending(),
+    for number in range(2):
+        world.program(f"consumer-{number}", consume, orders_uri, "orders")
+    for app in ("a", "b"):
+        world.program(app, consume, f"{news_uri}?id={app}", app)
+    await world.end_of_trouble(*producers, clocks=True)
+    await world.until(
+        lambda: all(each >= wanted for each in arrived.values()),
         lambda: {app: sorted(wanted - each)[:5] for app, each in arrived.items()},
     )
-    await stop(*consumers)
-    return judged(sim, broker)
+    await world.settle()
 
 
-@world
-async def workers(sim: Simulation) -> Verdict:
-    """Workers that fail now and then: every message is handled or becomes a dead letter."""
-    draw_options(sim)
-    broker = start_broker(sim)
-    count = sim.draw("count", 20, 3, 50)
-    done: set[int] = set()
-    dead: set[int] = set()
-    every = sim.draw("retry every", 1.0, 0.0, 30.0)
-    retries = sim.draw("retries", 2, 0, 5)
-    concurrency = sim.draw("concurrency", 5, 1, 50)
-
-    async def work() -> None:
-        async with connect(sim, broker) as session:
-            queue = await session.open_queue(
-                uri("work"),
-                read=True,
-                max_unconfirmed_messages=sim.drawn["max_unconfirmed_messages"],
-            )
-            letters = await session.open_queue(uri("dead"), write=True)
-
-            async def handle(message: bmq.Message) -> None:
-                number = int(message.data)
-                await asyncio.sleep(sim.random.uniform(0, 0.2))
-                if number % 7 == 0 or sim.random.random() < 0.2:
-                    raise RuntimeError("a drawn failure")
-                done.add(number)
-
-            retry = bmq.Backoff(every=every, retries=retries, then=bmq.DeadLetter(letters))
-            await bmq.consume(queue, handle, concurrency=concurrency, retry=retry)
-
-    producer = sim.process("producer", post_numbers, sim, broker, uri("work"), count)
-    victims = [sim.process(f"worker-{number}", work) for number in range(2)]
-    undertaker = sim.process("undertaker", read_numbers, sim, broker, uri("dead"), dead)
-    await sim.faults(6.0, victims=victims)
-    await producer.wait()
-    wanted = set(range(count))
-    # With a window of one message a worker waits for all retries of a message before it takes the next one.
-    bound = BOUND + count * retries * (every + 1)
-    await settle(sim, lambda: done | dead >= wanted, lambda: sorted(wanted - done - dead)[:5], bound)
-    # A message may be handled by one worker, and become a dead letter of another one that had it before.
-    await emptied(sim, broker)
-    assert {number for number in wanted if number % 7 == 0} <= dead
-    await stop(*victims)
-    # A worker that had no turn for a while may have posted its own dead letter of such a message.
-    await emptied(sim, broker)
-    await stop(undertaker)
-    return judged(sim, broker)
-
-
-@world
-async def transactions(sim: Simulation) -> Verdict:
+@scene
+async def transactions(world: World) -> None:
     """Handlers with dependencies and middlewares: no confirmation without the commit of the effect."""
-    draw_options(sim)
-    broker = start_broker(sim)
+    sim = world.sim
+    uri, dead_uri = world.uri("work"), world.uri("dead")
     count = sim.draw("count", 20, 3, 50)
     every = sim.draw("retry every", 1.0, 0.0, 30.0)
     retries = sim.draw("retries", 2, 0, 5)
@@ -281,59 +80,75 @@ async def transactions(sim: Simulation) -> Verdict:
     timeout = sim.draw("timeout", 5.0, 0.15, None)
     kinds = sim.draw("middlewares", "", "p", "rp", "ptr", "psr")
     committed: set[int] = set()
-    dead: set[int] = set()
-    desks: list[Desk] = []
+    letters: list[bytes] = []
 
-    async def work() -> None:
+    async def produce() -> None:
+        async with world.connect(sim.recorder) as session:
+            queue = await session.open_queue(uri, write=True)
+            for number in range(count):
+                await queue.post(b"%d" % number)
+                await asyncio.sleep(sim.random.expovariate(count / 4))
+
+    async def work(recorder: Recorder) -> None:
         desk = Desk(sim, committed)
-        desks.append(desk)
-        async with connect(sim, broker) as session:
-            queue = await session.open_queue(
-                uri("work"), read=True, max_unconfirmed_messages=sim.drawn["max_unconfirmed_messages"]
+        async with world.connect(recorder) as session:
+            queue = await session.open_queue(uri, read=True, **world.limits)
+            retry = bmq.Backoff(
+                every, retries=retries, then=bmq.DeadLetter(await session.open_queue(dead_uri, write=True))
             )
-            letters = await session.open_queue(uri("dead"), write=True)
-            retry = bmq.Backoff(every=every, retries=retries, then=bmq.DeadLetter(letters))
+            options: Any = {"concurrency": concurrency, "retry": retry, "timeout": timeout}
             try:
-                await bmq.consume(
-                    queue,
-                    desk.handler(),
-                    concurrency=concurrency,
-                    retry=retry,
-                    timeout=timeout,
-                    middlewares=desk.middlewares(kinds),
-                )
+                await bmq.consume(queue, desk.handler(), middlewares=desk.middlewares(kinds), **options)
             finally:
                 assert not desk.open, f"{desk.open} transactions are open behind the worker"
                 assert not desk.connected
 
-    producer = sim.process("producer", post_numbers, sim, broker, uri("work"), count)
-    victims = [sim.process(f"worker-{number}", work) for number in range(2)]
-    undertaker = sim.process("undertaker", read_numbers, sim, broker, uri("dead"), dead)
-    await sim.faults(6.0, victims=victims)
-    await producer.wait()
+    async def bury() -> None:
+        await world.read(sim.recorder, dead_uri, into=letters)
+
+    def left() -> list[str]:
+        queues = world.broker.broker.queues
+        sizes = {each: len(queues[each]) for each in (uri, dead_uri) if each in queues}
+        return [f"{size} messages are left in {each}" for each, size in sizes.items() if size]
+
+    async def emptied() -> None:
+        """Wait: a worker may have a message at hand that another worker has confirmed."""
+        await world.until(lambda: not left() and not world.history.pending(), left)
+
+    producer = sim.process("producer", produce)
+    workers = world.workers(work)
+    undertaker = sim.process("undertaker", bury)
+    await world.end_of_trouble(producer, clocks=True)
     wanted = set(range(count))
+    # With a window of one message a worker waits for all retries of a message before it takes the next one.
     bound = BOUND + count * retries * (every + 1)
-
-    await settle(
-        sim, lambda: committed | dead >= wanted, lambda: sorted(wanted - committed - dead)[:5], bound
+    await world.until(
+        lambda: committed | set(map(int, letters)) >= wanted,
+        lambda: sorted(wanted - committed - set(map(int, letters)))[:5],
+        bound,
     )
-    await emptied(sim, broker)
-    await stop(*victims)
-    await emptied(sim, broker)
-    await stop(undertaker)
-    assert wanted == committed | dead
-    return judged(sim, broker)
+    await emptied()
+    for each in workers:
+        each.stop()
+        await each.wait()
+    # A worker that had no turn for a while may have posted its own dead letter of a committed message.
+    await emptied()
+    undertaker.stop()
+    dead, hopeless = set(map(int, letters)), set(range(0, count, 7))
+    assert committed | dead == wanted
+    assert dead >= hopeless
+    assert not committed & hopeless
+    await world.settle(bound)
 
 
-@world
-async def exclusive_groups(sim: Simulation) -> Verdict:
+@scene
+async def exclusive_groups(world: World) -> None:
     """An exclusive group, in a loop or in workers: a key is handled in order over all members.
 
     Members are frozen for several leases. With ``take_over_after``, the messages that a frozen member has may
     come late: nothing is lost, and the fences grow.
     """
-    draw_options(sim)
-    broker = start_broker(sim)
+    sim, uri = world.sim, world.uri("jobs")
     count, keys = sim.draw("count", 200, 5, 400), sim.draw("keys", 8, 1, 40)
     buckets, text = sim.draw("buckets", 8, 1, 16), sim.draw("text", False, True)
     lease = sim.draw("lease", 3.0, 1.0, 20.0)
@@ -345,13 +160,13 @@ async def exclusive_groups(sim: Simulation) -> Verdict:
     joined: dict[str, bmq.groups.Group] = {}
     troubled = True
 
-    def connected() -> Any:
+    def connected(recorder: Recorder) -> bmq.connect:
         # The history knows nothing of the control queue, whose crown stays unconfirmed.
-        return connect(sim, broker, interceptors=[])
+        return world.connect(recorder, interceptors=[])
 
     async def produce() -> None:
-        async with connected() as session:
-            queue = await session.open_queue(uri("jobs"), write=True)
+        async with connected(sim.recorder) as session:
+            queue = await session.open_queue(uri, write=True)
             for _ in range(count):
                 key = sim.random.randrange(keys)
                 number = posted.get(key, 0)
@@ -373,9 +188,13 @@ async def exclusive_groups(sim: Simulation) -> Verdict:
         if sim.random.random() < 0.2:
             await asyncio.sleep(sim.random.uniform(0, 0.05))
 
-    async def take(name: str) -> None:
-        async with connected() as session:
-            queue = await session.open_queue(uri("jobs"), read=True)
+    def finish(message: bmq.Message) -> None:
+        key, number = map(int, message.data.split())
+        done.setdefault(key, set()).add(number)
+
+    async def take(recorder: Recorder, name: str) -> None:
+        async with connected(recorder) as session:
+            queue = await session.open_queue(uri, read=True)
             chosen: Any = {"member": name, "lease": lease}
             if takes_over:
                 chosen["take_over_after"] = 3 * lease
@@ -385,8 +204,7 @@ async def exclusive_groups(sim: Simulation) -> Verdict:
                 await handle(group, name, message)
                 if sim.random.random() < 0.1:
                     raise ConnectionError("the store is away")
-                key, number = map(int, message.data.split())
-                done.setdefault(key, set()).add(number)
+                finish(message)
 
             if workers:
                 retry = bmq.Backoff(every=0.05, factor=2.0, cap=1.0, retries=None)
@@ -396,8 +214,7 @@ async def exclusive_groups(sim: Simulation) -> Verdict:
                 async for message in group:
                     await handle(group, name, message)
                     message.confirm()
-                    key, number = map(int, message.data.split())
-                    done.setdefault(key, set()).add(number)
+                    finish(message)
 
     async def come_and_go() -> None:
         while troubled:
@@ -421,10 +238,9 @@ async def exclusive_groups(sim: Simulation) -> Verdict:
                 one.resume()
 
     producer = sim.process("producer", produce)
-    members = [sim.process(f"member-{number}", take, f"m{number}") for number in range(3)]
+    members = [world.program(f"member-{number}", take, f"m{number}") for number in range(3)]
     leaving, freezing = asyncio.create_task(come_and_go()), asyncio.create_task(freeze())
-    await sim.faults(6.0, victims=members)
-    await producer.wait()
+    await world.end_of_trouble(producer, clocks=True)
     await freezing
     troubled = False
     await leaving
@@ -435,8 +251,7 @@ async def exclusive_groups(sim: Simulation) -> Verdict:
     def shares() -> list[int]:
         return sorted(len(group.owned) for group in joined.values() if not group.closed)
 
-    await settle(
-        sim,
+    await world.until(
         lambda: (
             {key: len(seen) for key, seen in done.items()} == posted
             and len(shares()) == 3
@@ -447,45 +262,40 @@ async def exclusive_groups(sim: Simulation) -> Verdict:
     )
     for each in members:
         assert each.running, await each.wait()
-    await stop(*members)
-    return judged(sim, broker)
+        each.stop()
+        await each.wait()
+    await world.settle()
 
 
-@world
-async def delays(sim: Simulation) -> Verdict:
+@scene
+async def delays(world: World) -> None:
     """Two movers: every delayed message arrives, none early, and none much too late."""
-    draw_options(sim)
-    broker = start_broker(sim)
+    sim, clock = world.sim, world.sim._true_time
+    uri = world.uri("later")
     count = sim.draw("count", 15, 3, 40)
     due: dict[int, float] = {}
     arrived: dict[int, float] = {}
     tick = sim.draw("tick", 0.5, 0.1, 5.0)
-    lookahead = sim.draw("lookahead", 3600.0, 1.0, 20.0)
+    lookahead = max(tick, sim.draw("lookahead", 3600.0, 1.0, 20.0))
     max_held = sim.draw("max_held", 10_000, 2, 20)
 
-    def clock() -> float:
-        return sim._true_time()
-
     async def produce() -> None:
-        async with connect(sim, broker) as session:
-            queue = await session.open_queue(uri("later"), write=True)
+        async with world.connect(sim.recorder) as session:
+            queue = await session.open_queue(uri, write=True)
             for number in range(count):
                 delay = sim.random.choice((0.0, sim.random.uniform(0, 5), sim.random.uniform(0, 20)))
                 due[number] = clock() + delay
                 await queue.post(b"%d" % number, delay=delay)
                 await asyncio.sleep(sim.random.expovariate(count / 4))
 
-    async def move() -> None:
-        async with connect(sim, broker) as session:
-            queue = await session.open_queue(uri("later.delayed"), read=True)
-            await Mover(
-                queue, tick=tick, lookahead=max(lookahead, tick), max_held=max_held, clock=clock
-            ).run()
+    async def move(recorder: Recorder) -> None:
+        async with world.connect(recorder) as session:
+            queue = await session.open_queue(f"{uri}.delayed", read=True)
+            await Mover(queue, tick=tick, lookahead=lookahead, max_held=max_held, clock=clock).run()
 
     async def receive() -> None:
-        async with connect(sim, broker) as session:
-            queue = await session.open_queue(uri("later"), read=True)
-            async for message in queue:
+        async with world.connect(sim.recorder) as session:
+            async for message in await session.open_queue(uri, read=True):
                 number, now = int(message.data), clock()
                 # Rounded to milliseconds by the property, and never early.
                 assert now >= due[number] - 0.001, (number, now - due[number])
@@ -493,48 +303,44 @@ async def delays(sim: Simulation) -> Verdict:
                 message.confirm()
 
     producer = sim.process("producer", produce)
-    movers = [sim.process(f"mover-{number}", move) for number in range(2)]
+    movers = world.workers(move)
     receiver = sim.process("receiver", receive)
-    await sim.faults(6.0, victims=movers)
+    await world.end_of_trouble(clocks=True)
     healed = clock()
     await producer.wait()
-    wanted = set(range(count))
-    await settle(
-        sim,
-        lambda: arrived.keys() >= wanted and not sim.history.pending(),
-        lambda: sorted(wanted - arrived.keys())[:5],
+    await world.until(
+        lambda: len(arrived) == count and not world.history.pending(),
+        lambda: f"not arrived: {sorted(due.keys() - arrived.keys())[:5]}",
     )
     late = {number: at - max(due[number], healed) for number, at in arrived.items()}
     # A broker keeps the messages of a machine without power until it has missed the heartbeats.
-    silent = any("its machine too" in fault.get("kind", "") for fault in sim.history.events(op="fault"))
-    assert max(late.values()) < 60 + 2 * tick + silent * silence(sim), sorted(late.values())[-3:]
+    silent = any("its machine too" in fault.get("kind", "") for fault in world.history.events(op="fault"))
+    bound = 60 + 2 * tick + 1.5 * world.options["liveness"] + silent * silence(world)
+    assert max(late.values()) < bound, sorted(late.values())[-3:]
     for each in (*movers, receiver):
         assert each.running, await each.wait()
-    await stop(*movers, receiver)
-    return judged(sim, broker, without=["order"])
+    await world.settle(without=["order"])
 
 
-@world
-async def quiet(sim: Simulation) -> Verdict:
+@scene
+async def quiet(world: World) -> None:
     """Quiet minutes: sessions stay connected, and posts arrive at once."""
-    draw_options(sim)
+    sim, uri = world.sim, world.uri("quiet")
     sim.network.set()
-    broker = start_broker(sim)
     waited: list[float] = []
     sent: dict[bytes, float] = {}
 
     async def consume() -> None:
-        async with connect(sim, broker) as session:
-            queue = await session.open_queue(uri("quiet"), read=True)
-            async for message in queue:
+        async with world.connect(sim.recorder) as session:
+            async for message in await session.open_queue(uri, read=True):
                 waited.append(sim.now - sent[message.data])
                 message.confirm()
-            assert session.stats().reconnects == 0
+                assert session.stats().reconnects == 0
 
-    consumer = sim.process("consumer", consume)
+    sim.process("consumer", consume)
     minutes = 5  # brokers notice silence after three minutes at the earliest
-    async with connect(sim, broker) as session:
-        queue = await session.open_queue(uri("quiet"), write=True)
+    async with world.connect(sim.recorder) as session:
+        queue = await session.open_queue(uri, write=True)
         while sim.now < minutes * 60:
             data = b"%d" % len(sent)
             sent[data] = sim.now
@@ -544,5 +350,4 @@ async def quiet(sim: Simulation) -> Verdict:
         assert session.stats().reconnects == 0
     await sim.until(lambda: len(waited) == len(sent))
     assert max(waited) < 1.0
-    await stop(consumer)
-    return judged(sim, broker)
+    await world.settle()

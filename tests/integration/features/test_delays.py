@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -17,12 +17,10 @@ import bmq
 import bmq.admin
 from bmq.conventions import delay_queue_of, derived_guid
 from bmq.delays import DueMessages, Mover, check, longest_delay
-from bmq.testing import FaultProxy
-from tests.integration.steps import HasUri
+from tests.integration.steps import Connect, HasUri, NewUri
+from tests.sweeps import sweep
 from tests.waiting import eventually
 
-Connect = Callable[..., Awaitable[bmq.Session]]
-NewUri = Callable[..., str]
 SMALL = "bmq.test.small.priority"
 
 
@@ -91,19 +89,8 @@ async def test_delayed_message_arrives_on_time_and_unchanged(
     assert mover.moved == 1
 
 
-async def test_delayed_messages_arrive_in_the_order_of_their_times(
-    bmq_session: bmq.Session, queue: bmq.Queue
-) -> None:
-    async with moving(bmq_session, queue.uri):
-        now = datetime.now(UTC)
-        await queue.post(b"0", not_before=time.time() - 60)
-        for number in (3, 1, 2):
-            await queue.post(b"%d" % number, not_before=now + timedelta(seconds=2 + 0.2 * number))
-        assert [(await queue.receive(timeout=10)).data for _ in range(4)] == [b"0", b"1", b"2", b"3"]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "why"),
+@sweep(
+    "wrong, why",
     [
         ({"delay": -1}, "at least 0"),
         ({"delay": float("nan")}, "at least 0"),
@@ -148,114 +135,6 @@ async def test_later_messages_wait_in_the_broker(
             assert (await queue.receive(timeout=10)).data == b"%d" % hours
             assert mover.held <= 1
     assert queue.receive_nowait() is None
-
-
-async def test_the_mover_rarely_moves_its_horizon(
-    bmq_connect: Connect, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each move of the horizon re-evaluates all waiting messages: four hours without due ones cause few
-    moves.
-    """
-    await queue.post(b"tomorrow", delay=86_400)
-    moves: list[float] = []
-    configure = bmq.Consumer.configure
-
-    async def counted(self: bmq.Consumer, *arguments: Any, **options: Any) -> None:
-        moves.append(clock.ahead)
-        await configure(self, *arguments, **options)
-
-    monkeypatch.setattr(bmq.Consumer, "configure", counted)
-    clock = Clock()
-    clock.ahead = 15 - time.time() % 15  # where the horizon has just moved
-    async with moving(await bmq_connect(), queue.uri, clock=clock) as mover:
-        while clock.ahead < 4 * 3600:
-            clock.ahead += 120
-            await queue.post(b"x", delay=clock.ahead)
-            message = await queue.receive(timeout=10)
-            assert message.data == b"x"
-            message.confirm()
-        assert mover.held == 0
-    assert 5 <= len(moves) <= 20
-    assert sum(ahead > 3600 for ahead in moves) <= 8
-
-
-async def test_many_messages_due_at_one_time_arrive(
-    bmq_connect: Connect, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More than may be held: the horizon stays before them, and is not moved again and again."""
-    moves = 0
-    configure = bmq.Consumer.configure
-
-    async def counted(self: bmq.Consumer, *arguments: Any, **options: Any) -> None:
-        nonlocal moves
-        moves += 1
-        await configure(self, *arguments, **options)
-
-    monkeypatch.setattr(bmq.Consumer, "configure", counted)
-    clock = Clock()
-    clock.ahead = 30 - time.time() % 30 + 1
-    due = clock() + 20
-    for number in range(40):
-        await queue.post(b"%d" % number, not_before=due)
-    async with moving(await bmq_connect(), queue.uri, clock=clock, max_held=10, tick=0.1) as mover:
-        await eventually(lambda: mover.held == 10, 20)
-        for _ in range(20):
-            await queue.post(b"soon", not_before=clock() + 0.1)
-            message = await queue.receive(timeout=10)
-            assert message.data == b"soon"
-            message.confirm()
-        assert mover.held <= 20
-        assert moves <= 10
-        clock.ahead += 20
-        found: list[bytes] = []
-        while len(found) < 40:
-            message = await queue.receive(timeout=20)
-            found.append(message.data)
-            message.confirm()
-    assert sorted(found, key=int) == [b"%d" % number for number in range(40)]
-
-
-async def test_several_movers_share_the_work(
-    bmq_connect: Connect, bmq_session: bmq.Session, queue: bmq.Queue
-) -> None:
-    clock = Clock()
-    clock.ahead = 15 - time.time() % 15 + 5  # far from where horizons move
-    async with (
-        moving(await bmq_connect(), queue.uri, clock=clock) as one,
-        moving(await bmq_connect(), queue.uri, clock=clock) as two,
-    ):
-        async with asyncio.TaskGroup() as group:
-            for number in range(300):
-                group.create_task(queue.post(b"%d" % number, delay=clock.ahead + number / 1000))
-        found = [(await queue.receive(timeout=10)).data for _ in range(300)]
-        await queue.post(b"end", delay=0)
-        assert (await queue.receive(timeout=10)).data == b"end"
-    assert sorted(found, key=int) == [b"%d" % number for number in range(300)]
-    assert min(one.moved, two.moved) > 50
-    assert one.moved + two.moved == 301
-
-
-async def test_mover_killed_before_the_confirmation_duplicates_no_message(
-    bmq_broker: HasUri, bmq_session: bmq.Session, queue: bmq.Queue
-) -> None:
-    """The next mover posts the same messages again, and the broker keeps one of each."""
-    for number in range(5):
-        await queue.post(b"%d" % number, delay=0.1)
-    async with FaultProxy(bmq_broker.uri) as proxy:
-        dying = await bmq.connect(proxy.uri, reconnect=False)
-        mover = Mover(await opened(dying, queue.uri), grace=0)
-        async with running(mover):
-            first = [await queue.receive(timeout=10)]
-            # Acknowledgements do not arrive any more, so it confirms nothing of the rest.
-            proxy.stall()
-            await proxy.close()
-            await dying.close(timeout=0)
-    async with moving(bmq_session, queue.uri):
-        await queue.post(b"end", delay=0.5)
-        found = [message.data for message in first]
-        while found[-1] != b"end":
-            found.append((await queue.receive(timeout=10)).data)
-    assert sorted(found) == [b"0", b"1", b"2", b"3", b"4", b"end"]
 
 
 async def test_a_full_destination_delays_its_messages(
@@ -387,18 +266,13 @@ async def test_an_app_runs_a_mover_and_handlers(bmq_broker: HasUri, bmq_queue_ur
             app.stop()
 
     app.mover(delay_queue_of(bmq_queue_uri))
+    with pytest.raises(bmq.UsageError, match="already has a mover"):
+        app.mover(delay_queue_of(bmq_queue_uri))
     async with asyncio.timeout(30), bmq.connect(bmq_broker.uri) as session:
         await (await session.open_output(bmq_queue_uri)).post(b"first")
         await app.run()
     assert [data for data, _ in found] == [b"first", b"second"]
     assert found[1][1] - found[0][1] >= 0.5
-
-
-def test_an_app_moves_a_queue_once() -> None:
-    app = bmq.App()
-    app.mover("bmq://bmq.test.mem.priority/q.delayed")
-    with pytest.raises(bmq.UsageError, match="already has a mover"):
-        app.mover("bmq://bmq.test.mem.priority/q.delayed")
 
 
 def test_the_guid_is_documented() -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -14,12 +13,10 @@ from bmq.conventions import delay_queue_of
 from bmq.testing import FaultProxy
 from bmq.workers import Failure, SubscriberState, status
 from tests.integration.features.test_delays import moving
-from tests.integration.steps import HasUri
+from tests.integration.steps import Connect, HasUri, NewUri
 from tests.waiting import eventually
 from tests.workers.stage import consuming, seen_by
 
-Connect = Callable[..., Awaitable[bmq.Session]]
-NewUri = Callable[..., str]
 AGAIN = bmq.Backoff(every=0.3, retries=2, durable=True)
 
 
@@ -68,28 +65,32 @@ async def test_an_app_retries_until_the_dead_letter(
         assert await seen_by(await bmq_connect(), each) == []
 
 
-async def test_another_worker_makes_the_next_attempt(
-    bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
-) -> None:
-    first, second = await bmq_connect(), await bmq_connect()
-    failed, handled = asyncio.Event(), asyncio.Event()
+async def fail_once(session: bmq.Session, uri: str) -> None:
+    """Let a worker fail on a message, and end the worker with its session."""
+    failed = asyncio.Event()
 
     async def fail(message: bmq.Message) -> None:
         raise OSError("not now")
+
+    queue = await opened(session, uri)
+    async with consuming(queue, fail, retry=AGAIN, on_error=lambda failure: failed.set()):
+        await asyncio.wait_for(failed.wait(), 20)
+    await session.close()
+
+
+async def test_another_worker_makes_the_next_attempt(
+    bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str
+) -> None:
+    handled = asyncio.Event()
 
     async def handle(message: bmq.Message) -> None:
         assert message.properties["bmq_attempts"] == 1
         handled.set()
 
-    queue = await opened(first, bmq_queue_uri)
-    await queue.post(b"x")
-    async with consuming(queue, fail, retry=AGAIN, on_error=lambda failure: failed.set()):
-        await asyncio.wait_for(failed.wait(), 20)
-    await first.close()
-    async with (
-        moving(bmq_session, bmq_queue_uri),
-        consuming(await opened(second, bmq_queue_uri), handle, retry=AGAIN),
-    ):
+    await (await bmq_session.open_queue(bmq_queue_uri, write=True)).post(b"x")
+    await fail_once(await bmq_connect(), bmq_queue_uri)
+    queue = await opened(await bmq_connect(), bmq_queue_uri)
+    async with moving(bmq_session, bmq_queue_uri), consuming(queue, handle, retry=AGAIN):
         await asyncio.wait_for(handled.wait(), 20)
 
 
@@ -117,25 +118,12 @@ async def test_worker_killed_before_the_confirmation_duplicates_no_retry(
     bmq_connect: Connect, bmq_session: bmq.Session, bmq_queue_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same attempt fails again in another worker; only one message returns."""
-
-    async def fail(message: bmq.Message) -> None:
-        raise OSError("not now")
-
     producer = await bmq_session.open_queue(bmq_queue_uri, write=True)
     await producer.post(b"x")
     with monkeypatch.context() as forgetful:
         forgetful.setattr(bmq.Message, "confirm", lambda self: None)
         for _ in range(2):
-            session = await bmq_connect()
-            failed = asyncio.Event()
-            async with consuming(
-                await opened(session, bmq_queue_uri),
-                fail,
-                retry=AGAIN,
-                on_error=lambda failure, failed=failed: failed.set(),
-            ):
-                await asyncio.wait_for(failed.wait(), 20)
-            await session.close()
+            await fail_once(await bmq_connect(), bmq_queue_uri)
     assert await seen_by(await bmq_connect(), delay_queue_of(bmq_queue_uri)) == [b"x"]
 
 
@@ -176,21 +164,14 @@ async def test_durable_retries_of_a_fanout_application_are_refused(
 async def filled(queue: bmq.Queue, text: bytes, **options: Any) -> list[bytes]:
     """Post until the queue is full; return the payloads."""
     posted: list[bytes] = []
-    refused: bmq.PostError | None = None
-    while refused is None:
-        refused = await refusal(queue, text % len(posted), **options)
+    while True:
+        try:
+            await queue.post(text % len(posted), **options)
+        except bmq.PostError as refused:
+            if refused.status is not bmq.AckStatus.LIMIT_MESSAGES:
+                raise
+            return posted
         posted.append(text % len(posted))
-    assert refused.status is bmq.AckStatus.LIMIT_MESSAGES
-    return posted[:-1]
-
-
-async def refusal(queue: bmq.Queue, payload: bytes, **options: Any) -> bmq.PostError | None:
-    """Post a message; return the error of the broker, or None."""
-    try:
-        await queue.post(payload, **options)
-    except bmq.PostError as error:
-        return error
-    return None
 
 
 @pytest.mark.parametrize("failing", [1, 3])
@@ -233,86 +214,78 @@ async def test_full_queue_and_full_delay_queue_do_not_deadlock(
         assert await seen_by(await bmq_connect(), each) == []
 
 
-async def test_an_undelayable_message_keeps_its_count_and_occupies_no_worker(
-    bmq_broker: HasUri, bmq_connect: Connect, bmq_new_queue_uri: NewUri
-) -> None:
-    """With a delay queue that is never emptied too: a mover may be away."""
-    uri = bmq_new_queue_uri("bmq.test.small.priority")
-    session = await bmq_connect()
-    queue = await opened(session, uri)
+@pytest.fixture
+async def undelayable(bmq_session: bmq.Session, bmq_new_queue_uri: NewUri) -> bmq.Queue:
+    """A queue with a delay queue that is full: a mover may be away."""
+    queue = await opened(bmq_session, bmq_new_queue_uri("bmq.test.small.priority"))
     await filled(queue, b"%d", delay=3600)
-    (await queue.post_many([b"bad", b"good"])).raise_for_failures()
-    seen: list[bytes] = []
-    failures: list[Failure] = []
+    return queue
 
-    async def handle(message: bmq.Message) -> None:
-        seen.append(message.data)
-        if message.data == b"bad":
+
+class Failing:
+    """A handler that fails on bad messages until it is healed."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.healed = False
+
+    async def handle(self, message: bmq.Message) -> None:
+        self.seen.append(message.data)
+        if message.data.startswith(b"bad") and not self.healed:
             raise OSError("not now")
 
+
+async def test_an_undelayable_message_keeps_its_count_and_occupies_no_worker(
+    undelayable: bmq.Queue, bmq_connect: Connect
+) -> None:
+    (await undelayable.post_many([b"bad", b"good"])).raise_for_failures()
+    worker = Failing()
+    failures: list[Failure] = []
     retry = bmq.Backoff(every=0.02, retries=3, durable=True, then="discard")
-    async with consuming(queue, handle, retry=retry, on_error=failures.append):
+    async with consuming(undelayable, worker.handle, retry=retry, on_error=failures.append):
         await eventually(lambda: len(failures) == 4, 20)
-        [consumer] = queue.consumers
+        [consumer] = undelayable.consumers
         await eventually(lambda: status(consumer)[0].unconfirmed == 0)
         assert (status(consumer)[0].failing, status(consumer)[0].handling) == (0, 0)
         assert status(consumer)[0].given_up == 1
-    assert seen == [b"bad", b"good", b"bad", b"bad", b"bad"]
+    assert worker.seen == [b"bad", b"good", b"bad", b"bad", b"bad"]
     assert [failure.attempt for failure in failures] == [1, 2, 3, 4]
-    await queue.close()
-    assert await seen_by(await bmq_connect(), uri) == []
+    await undelayable.close()
+    assert await seen_by(await bmq_connect(), undelayable.uri) == []
 
 
 async def test_messages_waiting_in_the_worker_return_at_its_end(
-    bmq_connect: Connect, bmq_new_queue_uri: NewUri
+    undelayable: bmq.Queue, bmq_connect: Connect
 ) -> None:
-    uri = bmq_new_queue_uri("bmq.test.small.priority")
-    session = await bmq_connect()
-    queue = await opened(session, uri)
-    await filled(queue, b"%d", delay=3600)
-    (await queue.post_many([b"bad 1", b"bad 2", b"good"])).raise_for_failures()
-    seen: list[bytes] = []
-
-    async def handle(message: bmq.Message) -> None:
-        seen.append(message.data)
-        if message.data != b"good":
-            raise OSError("not now")
-
-    async with consuming(queue, handle, retry=bmq.Backoff(every=3600, durable=True)):
-        await eventually(lambda: seen == [b"bad 1", b"bad 2", b"good"])
-        [consumer] = queue.consumers
+    (await undelayable.post_many([b"bad 1", b"bad 2", b"good"])).raise_for_failures()
+    worker = Failing()
+    async with consuming(undelayable, worker.handle, retry=bmq.Backoff(every=3600, durable=True)):
+        await eventually(lambda: worker.seen == [b"bad 1", b"bad 2", b"good"])
+        [consumer] = undelayable.consumers
         await eventually(lambda: status(consumer)[0].failing == 2)
         assert status(consumer)[0].state is SubscriberState.FAILING
     assert status(consumer)[0].failing == 0
-    await queue.close()
-    assert await seen_by(await bmq_connect(), uri) == [b"bad 1", b"bad 2"]
+    await undelayable.close()
+    assert await seen_by(await bmq_connect(), undelayable.uri) == [b"bad 1", b"bad 2"]
 
 
 @pytest.mark.parametrize("every", [0.02, 3600])
 async def test_messages_waiting_in_the_worker_survive_a_reconnect(
-    bmq_proxy: FaultProxy, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri, every: float
+    bmq_proxy: FaultProxy, undelayable: bmq.Queue, every: float
 ) -> None:
-    """``bmq_session`` goes through the proxy."""
-    queue = await opened(bmq_session, bmq_new_queue_uri("bmq.test.small.priority"))
-    await filled(queue, b"%d", delay=3600)
-    (await queue.post_many([b"bad", b"good"])).raise_for_failures()
-    seen: list[bytes] = []
-    healed = False
-
-    async def handle(message: bmq.Message) -> None:
-        seen.append(message.data)
-        if message.data == b"bad" and not healed:
-            raise OSError("not now")
-
-    async with consuming(queue, handle, retry=bmq.Backoff(every, retries=1_000_000, durable=True)):
-        await eventually(lambda: b"good" in seen and seen[0] == b"bad")
-        [consumer] = queue.consumers
+    """The session goes through the proxy."""
+    (await undelayable.post_many([b"bad", b"good"])).raise_for_failures()
+    worker, session = Failing(), undelayable.session
+    retry = bmq.Backoff(every, retries=1_000_000, durable=True)
+    async with consuming(undelayable, worker.handle, retry=retry):
+        await eventually(lambda: b"good" in worker.seen and worker.seen[0] == b"bad")
+        [consumer] = undelayable.consumers
         await eventually(lambda: status(consumer)[0].failing == 1)
-        healed = every < 1
+        worker.healed = every < 1
         bmq_proxy.cut()
-        if healed:
-            await eventually(lambda: b"bad" in seen[2:] and status(consumer)[0].handled >= 2, 20)
+        if worker.healed:
+            await eventually(lambda: b"bad" in worker.seen[2:] and status(consumer)[0].handled >= 2, 20)
             await eventually(lambda: status(consumer)[0].unconfirmed == status(consumer)[0].failing == 0)
         else:
-            await eventually(lambda: bmq_session.health().ready and bmq_session.stats().reconnects == 1)
-            assert (status(consumer)[0].failing, seen) == (1, [b"bad", b"good"])
+            await eventually(lambda: session.health().ready and session.stats().reconnects == 1)
+            assert (status(consumer)[0].failing, worker.seen) == (1, [b"bad", b"good"])

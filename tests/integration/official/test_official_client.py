@@ -30,11 +30,7 @@ def test_every_type_of_property_is_exchanged(connect: Connect, new_uri: NewUri) 
         "binary": b"\0\xff",
         "empty": "",
     }
-    types = {
-        "char": PropertyType.CHAR,
-        "short": PropertyType.SHORT,
-        "int32": PropertyType.INT32,
-    }
+    types = {"char": PropertyType.CHAR, "short": PropertyType.SHORT, "int32": PropertyType.INT32}
     for _ in range(3):
         client.post(uri, b"payload", properties=properties, property_type_overrides=types)
     assert client.statuses(3) == [AckStatus.SUCCESS] * 3
