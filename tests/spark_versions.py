@@ -24,18 +24,14 @@ LINES = ("4.0", "4.1", "4.2", "4.3")
 
 #: The engine of these lines does not announce availableNow, request the limit, or repeat requests.
 NOT_TOLD = (
-    "tests/spark/test_datasource.py::test_engine_receives_the_limits_of_a_trigger",
-    "tests/spark/test_datasource.py::test_a_slow_sink_is_no_drained_queue",
-    "tests/spark/test_datasource.py::test_a_run_ends_with_the_messages_of_its_start[availableNow",
-    "tests/spark/test_datasource.py::test_available_now_drains_and_ends",
-    "tests/spark/test_datasource.py::test_available_now_ends_at_a_count",
-    "tests/spark/test_datasource.py::test_a_small_batch_is_held_back",
-    "tests/spark/test_datasource.py::test_a_small_batch_goes_after_a_delay",
-    "tests/spark/test_datasource.py::test_a_batch_that_is_full_is_not_held_back",
-    "tests/spark/test_datasource.py::test_impossible_limits_are_refused[options3",
-    "tests/spark/test_datasource.py::test_the_time_between_triggers_is_used_for_receiving",
-    "tests/spark/test_datasource.py::test_progress_counts_received_messages",
-    "tests/spark/test_local.py::test_stream_is_read_in_batches_and_continues_after_a_restart",
+    "tests/spark/test_streams.py::test_a_slow_sink_is_no_drained_queue",
+    "tests/spark/test_streams.py::test_a_run_ends_with_the_messages_of_its_start[availableNow",
+    "tests/spark/test_streams.py::test_available_now_ends",
+    "tests/spark/test_streams.py::test_a_small_batch_is_held_back",
+    "tests/spark/test_streams.py::test_a_small_batch_goes_after_a_delay",
+    "tests/spark/test_streams.py::test_a_batch_that_is_full_is_not_held_back",
+    "tests/spark/test_streams.py::test_the_time_between_triggers_is_used_for_receiving",
+    "tests/spark/test_local.py::test_stream_is_read_and_continues_after_a_restart",
     "tests/spark/test_recipes.py::test_a_repeated_batch_and_a_lost_checkpoint_cost_no_message",
     "tests/spark/test_recipes.py::test_the_recipe_of_event_time_runs",
 )

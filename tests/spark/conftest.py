@@ -18,8 +18,9 @@ from pyspark.sql import SparkSession
 import bmq
 from bmq.spark import check_java
 from bmq.spark.connection import shutdown
-from tests.spark.brokers import DOMAIN, BrokerThread
+from tests.spark.bench import DOMAIN, BrokerThread, Stage
 
+PANDAS = "PySpark does not yet fully support pandas"
 ROOT = str(Path(__file__).parents[2])
 
 # By default, workers start python3 from PATH, not the interpreter of the driver.
@@ -28,13 +29,13 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
 
 
-#: Settings changed by tests.
-CHANGED = ("spark.sql.python.filterPushdown.enabled", "spark.sql.execution.arrow.maxRecordsPerBatch")
-
-
 def start_spark(master: str, **more: str) -> SparkSession:
-    """Start Spark with the options of all these tests; only one instance runs at a time."""
+    """Start Spark with the options of all these tests, or reset a running one with the same master.
+
+    A new session searches for formats and starts workers, and takes longer than most tests.
+    """
     check_java()
+    stop_spark(unless=master)
     builder = SparkSession.builder.master(master).appName("bmq tests")
     for key, value in {
         "spark.ui.enabled": "false",
@@ -43,6 +44,8 @@ def start_spark(master: str, **more: str) -> SparkSession:
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "3",
         "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.python.filterPushdown.enabled": "false",
         "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/bmq-tests-warehouse",
         # Short runs: prefer quick compilation.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
@@ -53,40 +56,26 @@ def start_spark(master: str, **more: str) -> SparkSession:
     }.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        warnings.filterwarnings("ignore", PANDAS, FutureWarning)
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
-class Sparks:
-    """The Spark of this process: only one runs at a time, and modules with equal options share it.
+def stop_spark(*, unless: str = "") -> None:
+    """Stop a running Spark: only one instance runs at a time."""
+    running = SparkSession.getActiveSession()
+    if running is not None and running.sparkContext.master != unless:
+        running.stop()
 
-    A new session searches for formats and starts workers, and takes longer than most tests.
-    """
 
-    def __init__(self) -> None:
-        self._master = ""
-        self._spark: SparkSession | None = None
-
-    def session(self, master: str) -> Iterator[SparkSession]:
-        """Yield the session; restore its settings afterwards."""
-        if master != self._master or self._spark is None:
-            self.stop()
-            self._master, self._spark = master, start_spark(master)
-        conf = self._spark.conf
-        before = {name: conf.get(name, None) for name in CHANGED}
-        yield self._spark
-        for name, value in before.items():
-            conf.unset(name)
-            if value is not None:
-                conf.set(name, value)
-
-    def stop(self) -> None:
-        """Stop a running Spark."""
-        if self._spark is not None:
-            self._spark.stop()
-        self._master, self._spark = "", None
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Prepare the tests with a JVM, which starts Pythons: that takes a minute on a busy machine."""
+    for item in items:
+        if {"spark", "cluster"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.filterwarnings(f"ignore:{PANDAS}:FutureWarning"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(400))
 
 
 @pytest.fixture(autouse=True)
@@ -98,22 +87,21 @@ def sigterm() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def sparks() -> Iterator[Sparks]:
-    sparks = Sparks()
-    yield sparks
-    sparks.stop()
+def no_spark_stays() -> Iterator[None]:
+    yield
+    stop_spark()
 
 
 @pytest.fixture(scope="module")
-def spark(sparks: Sparks) -> Iterator[SparkSession]:
+def spark(no_spark_stays: None) -> SparkSession:
     """Two cores in one process, three tries a task."""
-    yield from sparks.session("local[2,3]")
+    return start_spark("local[2,3]")
 
 
 @pytest.fixture(scope="module")
-def cluster(sparks: Sparks) -> Iterator[SparkSession]:
+def cluster(no_spark_stays: None) -> SparkSession:
     """Two executors: a repeated task runs elsewhere and receives its rows in a different order."""
-    yield from sparks.session("local-cluster[2,1,1024]")
+    return start_spark("local-cluster[2,1,1024]")
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +129,8 @@ def queue(request: pytest.FixtureRequest) -> str:
 
 
 _numbers = itertools.count(1)
+
+
+@pytest.fixture
+def stage(broker: BrokerThread, queue: str, tmp_path: Path) -> Stage:
+    return Stage(broker, queue, tmp_path)

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,12 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
+import bmq
 import bmq.spark
 from bmq.wire.put import DecodedPut
-from tests.fakes.broker import Connection, Peer, ScriptedBroker
-from tests.spark.brokers import BrokerThread
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
-    pytest.mark.timeout(400),  # a JVM and Pythons start, which takes a minute on a busy machine
-]
-
-
-#: Whether Spark reports availableNow and committed offsets to a source: from pyspark 4.2 on.
-TOLD = find_spec("pyspark.sql.streaming.datasource") is not None
-IDLE = {"idleTimeoutMs": "500"} if TOLD else {}
+from tests.fakes.broker import Peer, ScriptedBroker
+from tests.spark.bench import Stage, numbers
 
 
 def orders(spark: SparkSession, count: int, parts: int = 3) -> DataFrame:
@@ -41,335 +30,346 @@ def orders(spark: SparkSession, count: int, parts: int = 3) -> DataFrame:
     )
 
 
-def bodies(broker: BrokerThread, queue: str, count: int) -> list[int]:
+def bodies(stage: Stage, count: int, suffix: str = "") -> list[int]:
     """Return the numbers of the orders in a queue, after this many have arrived."""
-    return sorted(int(m.data.split()[-1]) for m in broker.drain(queue, expect=count))
+    return sorted(int(m.data.split()[-1]) for m in stage.drain(count, suffix))
 
 
-def sink(frame: DataFrame, broker: BrokerThread, queue: str, **options: str) -> Any:
-    options = {"valueColumn": "body", "propertyColumns": "CustomerId,OrderType", **options}
-    return frame.write.format("bmq").options(broker=broker.uri, queue=queue, **options)
-
-
-# batches
+def sink(frame: DataFrame, stage: Stage, **options: str) -> Any:
+    given = {**stage.target, "valueColumn": "body", "propertyColumns": "CustomerId,OrderType", **options}
+    return frame.write.format("bmq").mode("append").options(**given)
 
 
 @pytest.mark.statement("8.5")
-def test_a_batch_write_reaches_subscribers(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
-    sink(orders(spark, 1000), broker, queue).mode("append").save()
-    selected = broker.drain(queue, expect=50, expression='CustomerId == 4 && OrderType == "EXPRESS"')
+def test_a_batch_write_reaches_subscribers(spark: SparkSession, stage: Stage) -> None:
+    sink(orders(spark, 1000), stage).save()
+    selected = stage.drain(50, expression='CustomerId == 4 && OrderType == "EXPRESS"')
     assert sorted(int(m.data.split()[1]) for m in selected) == [n for n in range(1000) if n % 10 == 4]
     assert {dict(m.properties)["CustomerId"] for m in selected} == {4}
-    rest = broker.drain(queue, expect=900)
+    rest = stage.drain(900)
     assert len(rest) == 900
     assert all(("OrderType" in m.properties) == (m.properties["CustomerId"] % 2 == 0) for m in rest)
 
 
-def test_a_second_thread_writes_once_it_has_a_session(
-    spark: SparkSession, broker: BrokerThread, queue: str
-) -> None:
+def test_a_second_thread_writes_once_it_has_a_session(spark: SparkSession, stage: Stage) -> None:
     """Spark finds a format in Python through the session of the thread in Java that writes."""
     frame = orders(spark, 10)
 
     def save(number: int) -> None:
         spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
-        sink(frame, broker, queue).mode("append").save()
+        sink(frame, stage).save()
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(save, range(4)))
-    assert bodies(broker, queue, 40) == sorted([*range(10)] * 4)
+    assert bodies(stage, 40) == sorted([*range(10)] * 4)
     with ThreadPoolExecutor(1) as pool:  # the functions of bmq do not need it
-        pool.submit(bmq.spark.write, frame, queue=queue, broker=broker.uri, value="body").result()
-    assert bodies(broker, queue, 10) == list(range(10))
+        pool.submit(bmq.spark.write, frame, value="body", **stage.target).result()
+    assert bodies(stage, 10) == list(range(10))
 
 
-def test_the_plain_sink_counts(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
-    summary = bmq.spark.summary_accumulator(spark)
-    write = bmq.spark.write_partition(
-        queue=queue,
-        broker=broker.uri,
-        value="body",
-        properties=["CustomerId", "OrderType"],
-        summary=summary,
-    )
-    frame = orders(spark, 1000)
+def test_writes_outside_of_the_format_return_summaries(spark: SparkSession, stage: Stage) -> None:
+    frame, total = orders(spark, 1000), bmq.spark.summary_accumulator(spark)
+    options: dict[str, Any] = {**stage.target, "value": "body", "properties": ["CustomerId", "OrderType"]}
+    write = bmq.spark.write_partition(**options, summary=total)
     frame.foreachPartition(write)
-    assert (summary.value.partitions, summary.value.rows, summary.value.acknowledged) == (3, 1000, 1000)
+    for summary in (total.value, bmq.spark.write(frame, **options)):
+        assert (summary.partitions, summary.rows, summary.acknowledged, summary.retried) == (3, 1000, 1000, 0)
+        assert summary.bytes == sum(len(f"order {n}") for n in range(1000))
+        assert str(summary).startswith("1,000 rows, 1,000 acknowledged in 3 partitions")
     frame.foreachPartition(write)  # another action is another write
-    assert len(bodies(broker, queue, 2000)) == 2000
+    assert bodies(stage, 3000) == sorted([*range(1000)] * 3)
 
 
-def test_the_helper_returns_a_summary(spark: SparkSession, broker: BrokerThread, queue: str) -> None:
-    options = {"value": "body", "properties": ["CustomerId"]}
-    summary = bmq.spark.write(orders(spark, 1000), queue=queue, broker=broker.uri, **options)
-    assert (summary.partitions, summary.rows, summary.acknowledged, summary.retried) == (3, 1000, 1000, 0)
-    assert summary.bytes == sum(len(f"order {n}") for n in range(1000))
-    assert str(summary).startswith("1,000 rows, 1,000 acknowledged in 3 partitions")
-    assert bodies(broker, queue, 1000) == list(range(1000))
-
-
-class KeepsPosts(Peer):
-    """A broker that keeps the PUT events and the identity of each connection."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.events: list[list[DecodedPut]] = []
-        self.seen = 0
-
-    def accept(self) -> Connection:
-        script = ScriptedBroker()
-        answer = script.posted
-
-        def posted(puts: list[DecodedPut]) -> None:
-            self.events.append(puts)
-            answer(puts)
-
-        script.posted = posted  # type: ignore[method-assign]
-        return Connection(self, script)
-
-    def take(self) -> tuple[list[list[DecodedPut]], set[tuple[object, ...]]]:
-        """Return the events since the last call, and what the clients said about themselves."""
-        events, self.events = self.events, []
-        told = [connection.script.identity for connection in self.connections[self.seen :]]
-        self.seen = len(self.connections)
-        return events, {
-            (each.client_type, each.sdk_language, each.sdk_version, each.protocol_version, each.features)
-            for each in told
-            if each is not None
-        }
-
-
-def without_guids(events: list[list[DecodedPut]]) -> list[tuple[object, ...]]:
-    """Return the messages of events, in the order of their data, without the numbers of a session.
+def comparable(events: list[list[DecodedPut]]) -> list[DecodedPut]:
+    """Messages in the order of their data, without GUIDs and the numbers of a session.
 
     A session numbers its queues, and the sequences of property names that it has met.
     """
-    messages = [
+    plain = [
         put._replace(guid=b"", queue_id=0, schema_id=put.schema_id > 0) for event in events for put in event
     ]
-    return sorted(messages, key=lambda put: put.data)
+    return sorted(plain, key=lambda put: put.data)
 
 
 @pytest.mark.statement("8.4", "8.10")
 def test_applications_and_partitions_post_the_same_put_events(
-    spark: SparkSession, broker: BrokerThread
+    spark: SparkSession, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An application, ``foreachPartition`` and ``format("bmq")``: the same rows are the same bytes."""
-    peer = KeepsPosts()
-    broker.call(lambda _: peer.start())
-    uri = "bmq://bmq.test.mem.priority/orders"
-    frame = orders(spark, 1000).withColumn("CustomerId", F.col("CustomerId").cast("long"))
-    rows = [row.asDict() for row in frame.collect()]
+    events: list[list[DecodedPut]] = []
+    answer = ScriptedBroker.posted
 
-    async def post() -> None:
+    def posted(script: ScriptedBroker, puts: list[DecodedPut]) -> None:
+        events.append(puts)
+        answer(script, puts)
+
+    monkeypatch.setattr(ScriptedBroker, "posted", posted)
+    peer = Peer()
+    stage.broker.call(lambda _: peer.start())
+    columns = ["CustomerId", "OrderType"]
+    target = {"queue": stage.queue, "broker": peer.uri}
+    frame = orders(spark, 1000).withColumn("CustomerId", F.col("CustomerId").cast("long"))
+    rows = [
+        bmq.PutMessage(row.body.encode(), {name: row[name] for name in columns if row[name] is not None})
+        for row in frame.collect()
+    ]
+
+    async def post(_: object) -> None:
         async with bmq.connect(peer.uri) as session:
-            queue = await session.open_queue(uri, write=True)
-            await queue.post_many(
-                [
-                    bmq.PutMessage(
-                        row["body"].encode(),
-                        {name: row[name] for name in ("CustomerId", "OrderType") if row[name] is not None},
-                    )
-                    for row in rows
-                ]
-            )
+            await (await session.open_queue(stage.queue, write=True)).post_many(rows)
 
     try:
-        broker.call(lambda _: post())
-        posted, client = peer.take()
-        assert len(without_guids(posted)) == 1000
-        columns = ["CustomerId", "OrderType"]
-        frame.foreachPartition(
-            bmq.spark.write_partition(queue=uri, broker=peer.uri, value="body", properties=columns)
-        )
-        from_partitions = peer.take()
-        target = frame.write.format("bmq").option("broker", peer.uri).option("queue", uri)
-        target.options(valueColumn="body", propertyColumns=",".join(columns)).mode("append").save()
-        from_source = peer.take()
+        stage.broker.call(post)
+        by_hand = comparable(events)
+        write = bmq.spark.write_partition(**target, value="body", properties=columns)
+        for act in (lambda: frame.foreachPartition(write), sink(frame, stage, **target).save):
+            events.clear()
+            act()
+            assert 3 <= len(events) < 30  # a partition is one stream of PUT events, far fewer than its rows
+            assert len({put.guid for event in events for put in event}) == 1000
+            assert comparable(events) == by_hand
+        told = [connection.script.identity for connection in peer.connections]
+        kinds = {
+            (each.client_type, each.sdk_language, each.sdk_version, each.features) for each in told if each
+        }
+        assert len(kinds) == 1, "the partitions are posted by the client of applications"
+        assert None not in told
     finally:
-        broker.call(lambda _: peer.stop())
-    for events, told in (from_partitions, from_source):
-        assert told == client, "the partitions are posted by the client of applications"
-        assert without_guids(events) == without_guids(posted)
-        guids = {put.guid for event in events for put in event}
-        assert len(guids) == 1000
-        # A partition is one stream of PUT events, far fewer than its rows.
-        assert 3 <= len(events) < 30
+        stage.broker.call(lambda _: peer.stop())
 
 
-class DiesOnce:
-    """A function for foreachPartition; its process is killed in the middle of the first attempt."""
-
-    def __init__(self, write: Any) -> None:
-        self.write = write
-
-    def __call__(self, rows: Iterable[Any]) -> None:
-        self.write(self._until_killed(rows))
-
-    @staticmethod
-    def _until_killed(rows: Iterable[Any]) -> Iterator[Any]:
-        context = TaskContext.get()
-        assert context is not None
-        for number, row in enumerate(rows):
-            if number == 3000 and context.attemptNumber() == 0 and context.partitionId() == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield row
-
-
-def test_killed_task_is_repeated_without_duplicates(
-    spark: SparkSession, broker: BrokerThread, queue: str
-) -> None:
-    write = bmq.spark.write_partition(queue=queue, broker=broker.uri, value="body")
-    orders(spark, 15_000).foreachPartition(DiesOnce(write))
-    assert bodies(broker, queue, 15_000) == list(range(15_000))
-
-
-@pytest.mark.statement("8.5")
-def test_a_batch_read_drains_the_queue(
-    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
-    broker.post(queue, [bmq.PutMessage(f"{n}".encode(), {"n": n}) for n in range(500)])
-    options = {"broker": broker.uri, "queue": queue, "checkpointLocation": str(tmp_path)}
-    reader = spark.read.format("bmq").options(**options, idleTimeoutMs="500")
-    rows = reader.option("expression", "n < 100").load().collect()
-    assert bmq.spark.confirm(options) == 100
-    assert sorted(int(row.value) for row in rows) == list(range(100))
-    assert rows[0].properties["n"] == bytes(rows[0].value).decode()
-    typed = reader.options(propertiesSchema="n BIGINT", expression="").load()
-    assert typed.agg(F.sum("properties.n")).first()[0] == sum(range(100, 500))
-    assert bmq.spark.confirm(options) == 400
-    assert broker.drain(queue, idle=0.1) == []
-
-
-# streams
-
-ORDER = "body STRING, CustomerId INT"
+def test_a_load_has_the_documented_schema(spark: SparkSession, queue: str) -> None:
+    assert spark.read.format("bmq").option("queue", queue).load().schema.simpleString() == (
+        "struct<value:binary,properties:map<string,string>,guid:string,queue:string,"
+        "subscription:string,redelivered:boolean,receivedAt:timestamp,error:string>"
+    )
 
 
 def add_file(folder: Path, first: int, last: int) -> None:
-    """Add a file to a directory watched by a stream."""
     lines = [f'{{"body": "order {n}", "CustomerId": {n % 10}}}' for n in range(first, last)]
     folder.mkdir(exist_ok=True)
-    part = folder / f".{first}.json"
-    part.write_text("\n".join(lines))
-    part.rename(folder / f"{first}.json")
+    (folder / f"{first}.json").write_text("\n".join(lines))
 
 
-def incoming(spark: SparkSession, folder: Path) -> DataFrame:
-    return spark.readStream.schema(ORDER).option("maxFilesPerTrigger", 1).json(str(folder))
+def incoming(spark: SparkSession, stage: Stage) -> Any:
+    stream = spark.readStream.schema("body STRING, CustomerId INT").option("maxFilesPerTrigger", 1)
+    return stream.json(str(stage.folder / "in")).writeStream
 
 
-def run(query_writer: Any) -> Any:
-    query = query_writer.trigger(availableNow=True).start()
+def run(writer: Any, stage: Stage) -> Any:
+    writer = writer.option("checkpointLocation", str(stage.folder / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
     query.awaitTermination(120)
     assert not query.isActive
     return query
 
 
-def test_stream_is_written_and_continues_after_a_restart(
-    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
-    def go() -> None:
-        stream = incoming(spark, tmp_path / "in").writeStream.format("bmq")
-        stream = stream.options(broker=broker.uri, queue=queue, valueColumn="body")
-        stream = stream.option("propertyColumns", "CustomerId")
-        run(stream.option("checkpointLocation", str(tmp_path / "checkpoint")))
-
-    add_file(tmp_path / "in", 0, 500)
-    add_file(tmp_path / "in", 500, 1000)
-    go()
-    # As if the driver had died between the last acknowledgement and Spark's own note of it.
-    commits = tmp_path / "checkpoint" / "commits"
-    for name in ("1", ".1.crc"):
-        (commits / name).unlink(missing_ok=True)
-    add_file(tmp_path / "in", 1000, 1500)
-    go()
-    assert bodies(broker, queue, 1500) == list(range(1500))
+def uncommit(stage: Stage, batch: int) -> None:
+    """As if the driver had died between the end of a batch and Spark's own note of it."""
+    for name in (f"{batch}", f".{batch}.crc"):
+        (stage.folder / "checkpoint" / "commits" / name).unlink(missing_ok=True)
 
 
-def test_writes_in_foreach_batch(
-    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
+def test_stream_is_written_and_continues_after_a_restart(spark: SparkSession, stage: Stage) -> None:
+    options = {**stage.target, "valueColumn": "body", "propertyColumns": "CustomerId"}
+    add_file(stage.folder / "in", 0, 500)
+    add_file(stage.folder / "in", 500, 1000)
+    run(incoming(spark, stage).format("bmq").options(**options), stage)
+    uncommit(stage, 1)
+    add_file(stage.folder / "in", 1000, 1500)
+    run(incoming(spark, stage).format("bmq").options(**options), stage)
+    assert bodies(stage, 1500) == list(range(1500))
+
+
+def test_writes_in_foreach_batch(spark: SparkSession, stage: Stage) -> None:
     """A named write is repeated with its batch; writes without a name are always separate writes."""
-    plain, alike, uri = f"{queue}-plain", f"{queue}-alike", broker.uri
+    plain, alike = ({**stage.target, "queue": stage.queue + suffix} for suffix in ("-plain", "-alike"))
 
     def save(frame: DataFrame, batch: int) -> None:
-        options = {"broker": uri, "value": "body"}
-        frame.foreachPartition(bmq.spark.write_partition(queue=plain, write_name="plain", **options))
+        body = frame.select("body")
+        write = bmq.spark.write_partition(**plain, value="body", write_name="plain")
+        frame.foreachPartition(write)
         for name in ("first", "second"):
-            write = frame.select("body").write.format("bmq").mode("append")
-            write.options(broker=uri, queue=queue, valueColumn="body", writeName=name).save()
-        once = bmq.spark.write_partition(queue=alike, **options)
+            sink(body, stage, propertyColumns="", writeName=name).save()
+        once = bmq.spark.write_partition(**alike, value="body")
         for _ in range(2):
             frame.foreachPartition(once)
-            bmq.spark.write(frame, queue=alike, **options)
-            write = frame.select("body").write.format("bmq").mode("append")
-            write.options(broker=uri, queue=alike, valueColumn="body").save()
+            bmq.spark.write(frame, **alike, value="body")
+            sink(body, stage, propertyColumns="", **alike).save()
 
-    add_file(tmp_path / "in", 0, 100)
-    for attempt in range(2):
-        writer = incoming(spark, tmp_path / "in").writeStream.foreachBatch(save)
-        run(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
-        assert bodies(broker, alike, 600) == sorted([*range(100)] * 6)
-        if attempt == 0:  # the batch is repeated as a whole
-            for name in ("0", ".0.crc"):
-                (tmp_path / "checkpoint" / "commits" / name).unlink(missing_ok=True)
-    assert bodies(broker, plain, 100) == list(range(100))
-    assert bodies(broker, queue, 200) == sorted([*range(100), *range(100)])
+    add_file(stage.folder / "in", 0, 100)
+    for _ in range(2):
+        run(incoming(spark, stage).foreachBatch(save), stage)
+        assert bodies(stage, 600, "-alike") == sorted([*range(100)] * 6)
+        uncommit(stage, 0)  # the batch is repeated as a whole
+    assert bodies(stage, 100, "-plain") == list(range(100))
+    assert bodies(stage, 200) == sorted([*range(100), *range(100)])
 
 
-def messages(spark: SparkSession, broker: BrokerThread, queue: str, folder: Path, **options: str) -> Any:
-    options = {"checkpointLocation": str(folder / "checkpoint"), **IDLE, **options}
-    reader = spark.readStream.format("bmq").options(broker=broker.uri, queue=queue, **options)
-    writer = reader.load().writeStream.format("parquet").option("path", str(folder / "out"))
-    return writer.option("checkpointLocation", str(folder / "checkpoint"))
+def test_stream_is_read_and_continues_after_a_restart(spark: SparkSession, stage: Stage) -> None:
+    options = {"maxMessagesPerTrigger": "40", "numPartitions": "2", "idleTimeoutMs": "500"}
+    options |= {**stage.target, "checkpointLocation": str(stage.folder / "checkpoint")}
+    for first, last, batches in ((0, 100, [40, 40, 20]), (100, 150, [40, 10])):
+        stage.post(first, last)
+        stream = spark.readStream.format("bmq").options(**options).load()
+        writer = stream.writeStream.format("parquet").option("path", str(stage.folder / "out"))
+        progress = [each for each in run(writer, stage).recentProgress if each["numInputRows"]]
+        assert [each["numInputRows"] for each in progress] == batches
+        assert f'"messages": {last}' in progress[-1]["sources"][0]["endOffset"].replace(":1", ": 1")
+        uncommit(stage, 2)  # the sink has it already
+    rows = spark.read.parquet(str(stage.folder / "out")).select("value").collect()
+    assert sorted(int(row.value) for row in rows) == list(range(150))
+    assert stage.left() == []
 
 
-def written(spark: SparkSession, folder: Path) -> list[int]:
-    rows = spark.read.parquet(str(folder / "out")).select("value").collect()
-    return sorted(int(row.value) for row in rows)
+# plans: each sees all rows of a read, and no row leaves the queue without a confirmation
 
 
-def test_stream_is_read_in_batches_and_continues_after_a_restart(
-    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
-    options = {"maxMessagesPerTrigger": "40", "numPartitions": "2"}
-    broker.post(queue, [f"{n}".encode() for n in range(100)])
-    query = run(messages(spark, broker, queue, tmp_path, **options))
-    counts = [progress["numInputRows"] for progress in query.recentProgress]
-    assert [count for count in counts if count] == [40, 40, 20]
-    last = [p for p in query.recentProgress if p["numInputRows"]][-1]
-    assert '"messages": 100' in last["sources"][0]["endOffset"].replace(":1", ": 1")
-    broker.post(queue, [f"{n}".encode() for n in range(100, 150)])
-    run(messages(spark, broker, queue, tmp_path, **options))
-    assert written(spark, tmp_path) == list(range(150))
-    assert broker.drain(queue) == []
+ROWS = 300
 
 
-def test_stream_runs_until_stopped(
-    spark: SparkSession, broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
-    for first, last in ((0, 100), (100, 150)):
-        broker.post(queue, [f"{n}".encode() for n in range(first, last)])
-        options = {"maxMessagesPerTrigger": "40", "numPartitions": "2", "logPath": str(tmp_path / "log")}
-        reader = spark.readStream.format("bmq").options(broker=broker.uri, queue=queue, **options)
-        writer = reader.load().writeStream.format("parquet").option("path", str(tmp_path / "out"))
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-        try:
-            done = 0
-            while done < last - first:
-                query.awaitTermination(1)
-                done = sum(progress["numInputRows"] for progress in query.recentProgress)
-        finally:
-            query.stop()
-        assert max(progress["numInputRows"] for progress in query.recentProgress) <= 40
-        assert written(spark, tmp_path) == list(range(last))
+def fails_after_its_last_row(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() == 0:
+        raise RuntimeError("behind the last row, on purpose")
 
 
-def test_a_load_has_the_documented_schema(spark: SparkSession, queue: str) -> None:
-    schema = spark.read.format("bmq").option("queue", queue).load().schema
-    assert isinstance(schema, StructType)
-    assert schema.simpleString() == (
-        "struct<value:binary,properties:map<string,string>,guid:string,queue:string,"
-        "subscription:string,redelivered:boolean,receivedAt:timestamp,error:string>"
+def self_join(read: DataFrame) -> int:
+    counts = read.groupBy("queue").count()
+    return int(read.join(counts, "queue").where(f"count = {ROWS}").count())
+
+
+def cached(read: DataFrame) -> int:
+    kept = read.cache()
+    first = kept.count()
+    kept.unpersist(True)
+    assert read.count() == first
+    return first
+
+
+#: What is done with a read, and how many rows there must be.
+PLANS: dict[str, tuple[Callable[[DataFrame], int], int]] = {
+    "count": (lambda read: read.count(), ROWS),
+    "sort": (lambda read: len(read.orderBy("guid").collect()), ROWS),
+    "range partitions": (lambda read: read.repartitionByRange(3, "guid").count(), ROWS),
+    "hash partitions": (lambda read: read.repartition(3, "guid").count(), ROWS),
+    "self join": (self_join, ROWS),
+    "join of two scans": (lambda read: read.alias("a").join(read.alias("b"), "guid").count(), ROWS),
+    "broadcast join": (lambda read: read.join(F.broadcast(read.select("guid")), "guid").count(), ROWS),
+    "union with itself": (lambda read: read.union(read).select("guid").distinct().count(), ROWS),
+    "failure behind the last row": (
+        lambda read: read.select("guid").mapInArrow(fails_after_its_last_row, "guid STRING").count(),
+        ROWS,
+    ),
+    "cache and again": (cached, ROWS),
+    "limit": (lambda read: len(read.limit(5).collect()), 5),
+    "take": (lambda read: len(read.take(1)), 1),
+    "is empty": (lambda read: int(read.isEmpty()), 0),
+    "show": (lambda read: read.show(2) or 0, 0),
+    "explain": (lambda read: read.orderBy("guid").explain() or 0, 0),
+}
+
+
+@pytest.fixture
+def full(stage: Stage) -> Stage:
+    stage.post(0, ROWS)
+    return stage
+
+
+def load(spark: SparkSession, options: dict[str, Any]) -> DataFrame:
+    return spark.read.format("bmq").options(**options).load()
+
+
+@pytest.mark.statement("8.5")
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_no_plan_loses_a_row_or_takes_one_out(spark: SparkSession, full: Stage, adaptive: str) -> None:
+    stored = adaptive == "true"
+    options = full.options(numPartitions=2) if stored else full.options(checkpointLocation="")
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+    got = {name: act(load(spark, options)) for name, (act, _) in PLANS.items()}
+    assert got == {name: expected for name, (_, expected) in PLANS.items()}
+    if stored:
+        assert full.confirm() == ROWS
+    assert full.left() == ([] if stored else numbers(0, ROWS))
+
+
+#: Another application, on the same folder.
+OTHER = """
+import sys
+import bmq.spark
+from tests.spark.conftest import start_spark
+broker, queue, folder, end = sys.argv[1:]
+options = {"broker": broker, "queue": queue, "idleTimeoutMs": "200", "checkpointLocation": folder}
+frame = start_spark("local[1]").read.format("bmq").options(**options).load()
+for ask in (frame.count, lambda: bmq.spark.confirm(options)):
+    try:
+        print("OTHER", ask())
+    except Exception as error:
+        print("OTHER", " ".join(str(error).split()))
+    if end == "die":
+        import os, signal
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def other(*arguments: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER, *arguments], capture_output=True, text=True, check=False, timeout=300
     )
+    return [line for line in done.stdout.splitlines() if line.startswith("OTHER")]
+
+
+def test_application_neither_shares_a_read_nor_confirms_another(spark: SparkSession, full: Stage) -> None:
+    where = (full.broker.uri, full.queue, str(full.options()["checkpointLocation"]))
+    assert other(*where, "die") == [f"OTHER {ROWS}"]
+    with pytest.raises(bmq.StateError, match="this application has not read the rows since"):
+        full.confirm()
+    assert load(spark, full.options()).count() == ROWS
+    reading, confirming = other(*where, "")
+    assert "both would write the same rows" in reading
+    assert "not read the rows since" in confirming
+    assert full.confirm() == ROWS
+    assert full.left() == []
+
+
+def test_rows_are_confirmed_once_they_are_written(spark: SparkSession, full: Stage) -> None:
+    """The written rows determine the confirmations; the others are part of the next read."""
+    small, rest = str(full.folder / "small"), str(full.folder / "rest")
+    rows = load(spark, full.options())
+    rows.where("CAST(CAST(value AS STRING) AS INT) < 100").write.parquet(small)
+    assert full.confirm(spark.read.parquet(small)) == 100
+    load(spark, full.options()).write.parquet(rest)
+    assert full.confirm() == ROWS - 100
+    stored = spark.read.parquet(small, rest)
+    assert (stored.count(), stored.select("guid").distinct().count()) == (ROWS, ROWS)
+    assert full.left() == []
+
+
+def to_parquet(spark: SparkSession, stage: Stage, sink: str = "own", **trigger: Any) -> int:
+    """Run a stream into files, with a checkpoint; return how many messages the files have."""
+    options = {**stage.target, "checkpointLocation": str(stage.folder / "own")}
+    options |= {"pollTimeoutMs": "5000", "lingerMs": "300"}
+    stream = spark.readStream.format("bmq").options(**options).load()
+    checkpoint = str(stage.folder / sink)
+    writer = stream.writeStream.format("parquet").option("path", f"{checkpoint}-out")
+    writer.option("checkpointLocation", checkpoint).trigger(**trigger).start().awaitTermination()
+    return spark.read.parquet(f"{checkpoint}-out").select("guid").distinct().count()
+
+
+def test_trigger_once_confirms_its_stored_messages(spark: SparkSession, full: Stage) -> None:
+    assert to_parquet(spark, full, once=True) == ROWS
+    assert full.left() == []
+
+
+def test_a_query_with_another_checkpoint_is_refused(spark: SparkSession, full: Stage) -> None:
+    """The refusal comes before any message is received, and the first query continues."""
+    with pytest.raises(Exception, match=r"no query has its checkpoint in .*own, the checkpointLocation of"):
+        to_parquet(spark, full, "another", availableNow=True)
+    assert to_parquet(spark, full, availableNow=True) == ROWS
+    full.post(0, 20)
+    with pytest.raises(Exception, match="readStream has the checkpointLocation of another query"):
+        to_parquet(spark, full, "another-2", availableNow=True)
+    assert to_parquet(spark, full, availableNow=True) == ROWS + 20
+    assert full.left() == []

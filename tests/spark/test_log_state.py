@@ -3,87 +3,101 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import types
 
 import bmq
 import bmq.admin
-from bmq.broker import AppSubscription, DomainConfig, Mode
+from bmq.arrow.decoding import pa
+from bmq.broker import AppSubscription, Broker, DomainConfig, Mode
 from bmq.spark import receiver, stream_reader
+from bmq.spark.log import LogPartition, read_partition
 from bmq.spark.receiver import DropCounts
-from tests.spark.brokers import BrokerThread
-from tests.spark.readers import WHOLE, ask, read, source, struct, travelled
-from tests.spark.test_datasource import BAD, left_in, numbers, post_bad_between, post_numbers
+from bmq.spark.schema import OnInvalidMessage
+from tests.spark.bench import BAD, WHOLE, BrokerThread, Query, Stage, logged_file, numbers, struct
+from tests.waiting import until_depth
 
 
-class Query:
-    """Calls a stream's reader as Spark does, with Spark's own checkpoint."""
+class Restartable(Query):
+    """A query with Spark's own checkpoint, in which it continues."""
 
-    def __init__(self, broker: BrokerThread, queue: str, folder: Path, **options: Any) -> None:
-        self._schema = options.pop("schema", WHOLE)
-        options = {"pollTimeoutMs": 300, "lingerMs": 50, **options}
-        self._folder = folder
-        self._source = source(broker=broker.uri, queue=queue, checkpointLocation=folder, **options)
-        self.runner = self._source.streamReader(self._schema)
-        self.start: dict[str, Any] = self.runner.initialOffset()
-        self.number = 0
-        for name in ("offsets", "commits"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        if not (folder / "metadata").exists():
-            (folder / "metadata").write_text('{"id":"one"}')
-        for path in sorted((folder / "commits").iterdir(), key=lambda path: int(path.name)):
-            self.number = int(path.name) + 1
-            self.start = json.loads((folder / "offsets" / path.name).read_text().splitlines()[2])
+    def __init__(self, stage: Stage, folder: Path | None = None, **options: Any) -> None:
+        super().__init__(stage, folder, **options)
+        self._offsets, self._commits = self.folder / "offsets", self.folder / "commits"
+        self._offsets.mkdir(exist_ok=True)
+        self._commits.mkdir(exist_ok=True)
+        self._number = len(list(self._commits.iterdir()))
+        if self._number:
+            self.start = self._planned(self._number - 1)
+
+    def _planned(self, number: int) -> dict[str, Any]:
+        end: dict[str, Any] = json.loads((self._offsets / f"{number}").read_text().splitlines()[2])
+        return end
 
     def plan(self) -> dict[str, Any]:
         """Have a batch, and note it as Spark does."""
-        planned = self._folder / "offsets" / f"{self.number}"
-        if planned.exists():
-            return json.loads(planned.read_text().splitlines()[2])
-        while (end := self.ask()) == self.start:
-            pass
-        planned.write_text(f"v1\n{{}}\n{json.dumps(end)}")
-        return end
+        if not (self._offsets / f"{self._number}").exists():
+            self.note(f"v1\n{{}}\n{json.dumps(self.arrived())}")
+        return self._planned(self._number)
 
-    def rows(self, end: dict[str, Any]) -> list[dict[str, Any]]:
-        worker = travelled(self._source.streamReader(self._schema))
-        partitions = travelled(self.runner.partitions(self.start, end))
-        return [row for part in partitions for row in read(worker, part)]
+    def note(self, text: str) -> None:
+        (self._offsets / f"{self._number}").write_text(text)
 
     def commit(self, end: dict[str, Any]) -> None:
-        (self._folder / "commits" / f"{self.number}").touch()
-        self.number += 1
+        (self._commits / f"{self._number}").touch()
+        self._number += 1
         self.start = end
 
     def batch(self) -> list[str]:
         end = self.plan()
-        rows = [row["value"].decode() for row in self.rows(end)]
+        rows = self.rows(self.start, end)
         self.commit(end)
         return rows
-
-    def ask(self) -> dict[str, Any]:
-        return ask(self.runner, self.start)
-
-    def stop(self) -> None:
-        self.runner.stop()
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is confirmed but by what the test does: Spark's commits are not looked at."""
+
+    async def nothing(_: Any) -> None:
+        pass
+
     monkeypatch.setattr(stream_reader, "_LOOK", 3600.0)
-    monkeypatch.setattr(stream_reader.StreamReceiver, "_commit_known", _nothing)
+    monkeypatch.setattr(stream_reader.StreamReceiver, "_commit_known", nothing)
 
 
-async def _nothing(_: Any) -> None:
-    pass
+@pytest.fixture
+def interrupted(quick: None, stage: Stage) -> Restartable:
+    """A query that ended within the batch of the numbers 0 to 5."""
+    query = Restartable(stage)
+    stage.post(0, 6)
+    query.plan()
+    query.stop()
+    return query
+
+
+@pytest.fixture
+def between(interrupted: Restartable) -> None:
+    """A query that ended after the batch of the numbers 0 to 5, which is not confirmed."""
+    interrupted.commit(interrupted.plan())
+
+
+def goes_on(query: Restartable) -> None:
+    assert query.latest() == query.start
+    query.stop()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        pass
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -97,284 +111,214 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("interrupted")
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_in_a_batch_neither_loses_nor_duplicates_messages(
-    broker: BrokerThread, queue: str, tmp_path: Path, change: str
-) -> None:
-    query = Query(broker, queue, tmp_path)
-    post_numbers(broker, queue, 0, 6)
-    query.plan()
-    query.stop()
-    post_numbers(broker, queue, 6, 9)
-    again = Query(broker, queue, tmp_path, **CHANGES[change])
+def test_a_change_in_a_batch_neither_loses_nor_duplicates_messages(stage: Stage, change: str) -> None:
+    stage.post(6, 9)
+    again = Restartable(stage, **CHANGES[change])
     assert again.batch() == numbers(0, 6)
-    rows: list[str] = []
-    while len(rows) < 3:
-        rows += again.batch()
-    assert rows == numbers(6, 9)
-    assert again.ask() == again.start
-    again.stop()
-    assert left_in(broker, queue) == []
+    assert again.upto(3) == numbers(6, 9)
+    goes_on(again)
+    assert stage.left() == []
+
+
+@pytest.mark.usefixtures("between")
+def test_committed_messages_are_confirmed_after_a_changed_subscription(stage: Stage) -> None:
+    goes_on(Restartable(stage, expression="n >= 100"))
+    assert stage.left() == []
 
 
 @pytest.mark.usefixtures("quick")
-def test_committed_messages_are_confirmed_after_a_changed_subscription(
-    broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
-    query = Query(broker, queue, tmp_path)
-    broker.post(queue, [bmq.PutMessage(b"%d" % n, {"n": n}) for n in range(4)])
+def test_committed_messages_of_a_removed_queue_are_confirmed(stage: Stage) -> None:
+    query = Restartable(stage, queue=f"{stage.queue},{stage.queue}-too")
+    stage.broker.post(f"{stage.queue}-too", [b"0", b"1", b"2", b"3"])
     assert query.batch() == numbers(0, 4)
     query.stop()
-    again = Query(broker, queue, tmp_path, expression="n >= 100")
-    assert again.ask() == again.start
-    again.stop()
-    assert left_in(broker, queue) == []
+    goes_on(Restartable(stage))
+    assert stage.left(f"{stage.queue}-too") == []
 
 
 @pytest.mark.usefixtures("quick")
-def test_committed_messages_of_a_removed_queue_are_confirmed(
-    broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
-    query = Query(broker, f"{queue},{queue}-too", tmp_path)
-    post_numbers(broker, f"{queue}-too", 0, 4)
-    assert query.batch() == numbers(0, 4)
-    query.stop()
-    again = Query(broker, queue, tmp_path)
-    assert again.ask() == again.start
-    again.stop()
-    assert left_in(broker, f"{queue}-too") == []
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_new_schema_decodes_the_interrupted_batch(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
-    from pyspark.sql.types import BinaryType, LongType, StringType
-
-    broker.post(queue, [bmq.PutMessage(b"x", {"n": 7, "kind": "new"})])
-    old = struct(value=BinaryType(), properties=struct(n=LongType()))
-    query = Query(broker, queue, tmp_path, schema=old, propertiesSchema="n BIGINT")
+def test_a_new_schema_decodes_the_interrupted_batch(stage: Stage) -> None:
+    stage.broker.post(stage.queue, [bmq.PutMessage(b"x", {"n": 7, "kind": "new"})])
+    old = struct(value=types.BinaryType(), properties=struct(n=types.LongType()))
+    query = Restartable(stage, schema=old, propertiesSchema="n BIGINT")
     query.plan()
     query.stop()
-    new = struct(value=BinaryType(), properties=struct(n=LongType(), kind=StringType()))
-    again = Query(broker, queue, tmp_path, schema=new, propertiesSchema="n BIGINT, kind STRING")
-    (row,) = again.rows(again.plan())
+    new = struct(value=types.BinaryType(), properties=struct(n=types.LongType(), kind=types.StringType()))
+    again = Restartable(stage, schema=new, propertiesSchema="n BIGINT, kind STRING")
+    (row,) = again.records(again.start, again.plan())
     assert row["properties"] == {"n": 7, "kind": "new"}
 
 
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("lost", ["folder", "batches"])
-def test_missing_log_is_refused_before_any_duplicate(
-    broker: BrokerThread, queue: str, tmp_path: Path, lost: str
-) -> None:
-    query = Query(broker, queue, tmp_path)
-    post_numbers(broker, queue, 0, 6)
-    query.batch()
-    query.stop()
-    if lost == "folder":
-        shutil.rmtree(tmp_path / "bmq")
-    else:
-        for path in (tmp_path / "bmq").glob("*.arrow"):
-            path.unlink()
-    again = Query(broker, queue, tmp_path)
+@pytest.mark.usefixtures("between")
+@pytest.mark.parametrize("lost", ["*", "bmq/*.arrow"], ids=["folder", "batches"])
+def test_missing_log_is_refused_before_any_duplicate(stage: Stage, lost: str) -> None:
+    lose(stage.folder, lost)
+    again = Restartable(stage)
     with pytest.raises(
         bmq.StateError, match=r"not have the last of them: .*failOnDataLoss=false, the query continues"
     ):
-        again.ask()
+        again.latest()
     again.stop()
-    assert left_in(broker, queue) == numbers(0, 6)
+    assert stage.left() == numbers(0, 6)
 
 
-@pytest.mark.usefixtures("quick")
+def lose(folder: Path, pattern: str = "*") -> None:
+    """Remove a log: its folder, or its batches."""
+    for path in folder.glob(pattern):
+        if path.suffix == ".arrow":
+            path.unlink()
+        elif path.name == "bmq":
+            shutil.rmtree(path)
+
+
+@pytest.mark.usefixtures("between")
 def test_a_missing_log_is_reported_once_without_fail_on_data_loss(
-    broker: BrokerThread, queue: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    query = Query(broker, queue, tmp_path)
-    post_numbers(broker, queue, 0, 6)
-    query.batch()
-    query.stop()
-    left_in(broker, queue)
-    shutil.rmtree(tmp_path / "bmq")
-    again = Query(broker, queue, tmp_path, failOnDataLoss="false")
-    assert again.ask() == again.start
-    again.stop()
+    stage.left()
+    lose(stage.folder)
+    goes_on(Restartable(stage, failOnDataLoss="false"))
     assert "the query continues and may duplicate the last commit" in caplog.text
-    post_numbers(broker, queue, 6, 8)
-    third = Query(broker, queue, tmp_path)
+    stage.post(6, 8)
+    third = Restartable(stage)
     assert third.batch() == numbers(6, 8)
     third.stop()
 
 
-@pytest.mark.usefixtures("quick")
-def test_an_interrupted_batch_without_its_log_is_read_later(
-    broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
-    query = Query(broker, queue, tmp_path)
-    post_numbers(broker, queue, 0, 6)
-    query.plan()
-    query.stop()
-    shutil.rmtree(tmp_path / "bmq")
-    refused = Query(broker, queue, tmp_path)
+@pytest.mark.usefixtures("interrupted")
+def test_an_interrupted_batch_without_its_log_is_read_later(stage: Stage) -> None:
+    lose(stage.folder)
     with pytest.raises(bmq.StateError, match="messages 0 to 6 of this query are in its checkpoint"):
-        refused.batch()
-    again = Query(broker, queue, tmp_path, failOnDataLoss="false")
-    assert again.batch() == []
-    assert again.batch() == numbers(0, 6)
+        Restartable(stage).batch()
+    again = Restartable(stage, failOnDataLoss="false")
+    assert [again.batch(), again.batch()] == [[], numbers(0, 6)]
     again.stop()
 
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("half", [False, True], ids=["between", "within"])
-def test_the_log_of_another_query_is_refused(
-    broker: BrokerThread, queue: str, tmp_path: Path, half: bool
-) -> None:
-    query = Query(broker, queue, tmp_path / "one", logPath=tmp_path / "log")
-    post_numbers(broker, queue, 0, 6)
-    end = query.plan() if half else {}
+def test_the_log_of_another_query_is_refused(stage: Stage, half: bool) -> None:
+    query = Restartable(stage, stage.folder / "one", logPath=stage.folder / "log")
+    stage.post(0, 6)
+    end = query.plan()
     if not half:
-        query.batch()
+        query.commit(end)
     query.stop()
-    (tmp_path / "two").mkdir()
-    (tmp_path / "two" / "metadata").write_text('{"id":"two"}')
-    again = Query(broker, queue, tmp_path / "two", logPath=tmp_path / "log")
+    (stage.folder / "two").mkdir()
+    (stage.folder / "two" / "metadata").write_text('{"id":"two"}')
+    again = Restartable(stage, stage.folder / "two", logPath=stage.folder / "log")
     with pytest.raises(bmq.StateError, match="belongs to query one, and the checkpoint to query two"):
-        again.rows(end) if half else again.ask()
+        again.rows(again.start, end) if half else again.latest()
     again.stop()
 
 
 def test_committed_messages_are_confirmed_while_spark_is_idle(
-    broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_reader, "_LOOK", 0.01)
-    query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
-    post_numbers(broker, queue, 0, 7)
+    query = Restartable(stage, maxMessagesPerTrigger=4)
+    stage.post(0, 7)
     query.batch()
     end = query.plan()  # handed out, and not committed
-    until(lambda: depth(broker, queue) == 3)
+    stage.broker.call(lambda b: until_depth(b.uri, stage.queue, 3))
     query.commit(end)
-    until(lambda: depth(broker, queue) == 0)
+    stage.broker.call(lambda b: until_depth(b.uri, stage.queue, 0))
     query.stop()
 
 
-def test_ending_query_confirms_committed_batches(
-    broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream_reader, "_LOOK", 3600.0)
-    query = Query(broker, queue, tmp_path, maxMessagesPerTrigger=4)
-    post_numbers(broker, queue, 0, 4)
-    query.batch()
-    query.stop()
-    assert left_in(broker, queue) == []
-
-
-def test_sources_of_one_query_are_distinguished_by_name(
-    broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
+def test_sources_of_one_query_are_distinguished_by_name(stage: Stage) -> None:
     """Spark's checkpoint has an offset of each source; a source does not take the other's offset."""
-    for name in ("offsets", "commits"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "metadata").write_text('{"id":"one"}')
-    post_numbers(broker, queue, 0, 3)
-    options = {"broker": broker.uri, "checkpointLocation": tmp_path, "pollTimeoutMs": 300, "lingerMs": 50}
-    one = source(queue=queue, sourceName="one", **options).streamReader(WHOLE)
-    two = source(queue=f"{queue}-2", sourceName="two", **options).streamReader(WHOLE)
-    ends = [ask(each, each.initialOffset()) for each in (one, two)]
+    stage.post(0, 3)
+    one = Restartable(stage, sourceName="one")
+    two = Restartable(stage, queue=f"{stage.queue}-2", sourceName="two")
+    ends = [one.latest(), two.latest()]
     assert ends == [{"messages": 3, "source": "one"}, {"messages": 0, "source": "two"}]
-    (tmp_path / "offsets" / "0").write_text("\n".join(["v1", "{}", *map(json.dumps, reversed(ends))]))
-    (tmp_path / "commits" / "0").touch()
+    one.note("\n".join(["v1", "{}", *map(json.dumps, reversed(ends))]))
+    one.commit(ends[0])
     one.stop()
     two.stop()
-    assert left_in(broker, queue) == []
+    assert stage.left() == []
 
 
-def test_possibly_foreign_offset_confirms_no_message(
-    broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
-    query = Query(broker, queue, tmp_path)
-    post_numbers(broker, queue, 0, 3)
+@pytest.mark.parametrize(
+    "text",
+    [
+        'v1\n{}\n{"messages": 3}\n{"messages": 3}',  # of which source?
+        "",
+        "v1",
+        "v1\n{}\n-\n{",
+        'v1\n{}\n{"messages": 99999}',
+        "v1\n{}\n[1]",
+    ],
+)
+def test_unreadable_checkpoint_confirms_no_message(stage: Stage, text: str) -> None:
+    query = Restartable(stage)
+    stage.post(0, 3)
     end = query.plan()
-    (tmp_path / "offsets" / "0").write_text("\n".join(["v1", "{}", json.dumps(end), json.dumps(end)]))
-    (tmp_path / "commits" / "0").touch()
+    query.note(text)
+    query.commit(end)
     query.stop()
-    assert left_in(broker, queue) == numbers(0, 3)
+    assert stage.left() == numbers(0, 3)
 
 
-@pytest.mark.parametrize("text", ["", "v1", "v1\n{}\n-\n{", 'v1\n{}\n{"messages": 99999}', "v1\n{}\n[1]"])
-def test_unreadable_checkpoint_confirms_no_message(
-    broker: BrokerThread, queue: str, tmp_path: Path, text: str
-) -> None:
-    query = Query(broker, queue, tmp_path)
-    post_numbers(broker, queue, 0, 3)
-    query.plan()
-    (tmp_path / "offsets" / "0").write_text(text)
-    (tmp_path / "commits" / "0").touch()
-    query.stop()
-    assert left_in(broker, queue) == numbers(0, 3)
-
-
-def test_other_readers_of_the_queue_are_named(
-    broker: BrokerThread, queue: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    fanout = f"bmq://bmq.test.mem.fanout/{queue.rpartition('/')[2]}"
-    one = Query(broker, f"{queue},{fanout}?id=foo", tmp_path / "one")
-    one.ask()
-    alone = Query(broker, f"{fanout}?id=bar", tmp_path / "two")
-    alone.ask()
-    assert "other consumers read the same queue" not in caplog.text
-    both = Query(broker, f"{queue},{fanout}?id=foo", tmp_path / "three")
-    both.ask()
+def test_other_readers_of_the_queue_are_named(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    fanout = f"bmq://bmq.test.mem.fanout/{stage.queue.rpartition('/')[2]}"
+    both = f"{stage.queue},{fanout}?id=foo"
+    readers = [
+        Restartable(stage, stage.folder / name, queue=queue)
+        for name, queue in (("one", both), ("two", f"{fanout}?id=bar"), ("three", both))
+    ]
+    for each in readers:
+        assert "other consumers read the same queue" not in caplog.text
+        each.latest()
     (line,) = [text for text in caplog.messages if "other consumers read the same queue" in text]
-    assert f"{queue}: " in line
+    assert f"{stage.queue}: " in line
     assert f"{fanout}?id=foo: " in line
-    for each in (one, alone, both):
+    for each in readers:
         each.stop()
 
 
-def test_dropped_messages_are_an_error_once(
-    broker: BrokerThread, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    totals = {queue: 3}
+@pytest.fixture
+def totals(queue: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The broker's count of dropped messages of the queue."""
+    counts = {queue: 3}
 
     async def dropped(*_: Any) -> dict[str, DropCounts]:
-        return {queue: DropCounts(totals[queue])}
+        return {uri: DropCounts(count) for uri, count in counts.items()}
 
     monkeypatch.setattr(receiver, "dropped_totals", dropped)
-    query = Query(broker, queue, tmp_path)
-    post_numbers(broker, queue, 0, 2)
+    return counts
+
+
+def test_dropped_messages_are_an_error_once(stage: Stage, totals: dict[str, int]) -> None:
+    query = Restartable(stage)
+    stage.post(0, 2)
     assert query.batch() == numbers(0, 2)
     query.stop()
-    totals[queue] += 5
-    again = Query(broker, queue, tmp_path)
+    totals[stage.queue] += 5
+    again = Restartable(stage)
     with pytest.raises(
-        bmq.StateError, match=rf"the broker has dropped .*: 5 of {queue}\. The messages are lost"
+        bmq.StateError, match=rf"the broker has dropped .*: 5 of {stage.queue}\. The messages are lost"
     ):
-        again.ask()
+        again.latest()
     again.stop()
-    third = Query(broker, queue, tmp_path)
-    assert third.ask() == third.start
-    third.stop()
+    goes_on(Restartable(stage))
 
 
 def test_dropped_messages_are_in_the_progress(
-    broker: BrokerThread,
-    queue: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    totals = {queue: 3}
-
-    async def dropped(*_: Any) -> dict[str, DropCounts]:
-        return {queue: DropCounts(totals[queue])}
-
-    monkeypatch.setattr(receiver, "dropped_totals", dropped)
+    stage: Stage, totals: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     monkeypatch.setattr(stream_reader, "_LOOK", 0.01)
     monkeypatch.setattr(stream_reader, "_ASK", 0.0)
-    query = Query(broker, queue, tmp_path, failOnDataLoss="false")
-    query.ask()
-    totals[queue] += 5
-    until(lambda: query.runner.reportLatestOffset().get("dropped") == {queue: 5})
-    totals[queue] = 2  # the broker has started anew
-    until(lambda: query.runner.reportLatestOffset().get("dropped") == {queue: 7})
+    query = Restartable(stage, failOnDataLoss="false")
+    query.latest()
+    totals[stage.queue] += 5
+    until(lambda: query.runner.reportLatestOffset().get("dropped") == {stage.queue: 5})
+    totals[stage.queue] = 2  # the broker has started anew
+    until(lambda: query.runner.reportLatestOffset().get("dropped") == {stage.queue: 7})
     query.stop()
 
     def warned() -> list[int]:
@@ -384,72 +328,85 @@ def test_dropped_messages_are_in_the_progress(
 
 
 @pytest.mark.parametrize("kind", ["fanout", "subscribed"])
-def test_messages_without_a_reader_are_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_messages_without_a_reader_are_not_lost(tmp_path: Path, kind: str) -> None:
     config = {
         "fanout": DomainConfig(name="simple", mode=Mode.FANOUT, app_ids=("one", "other")),
         "subscribed": DomainConfig(
             name="simple", mode=Mode.PRIORITY, subscriptions=(AppSubscription("", "n < 5"),)
         ),
     }[kind]
-    uri = "bmq://simple/queue"
-    broker = BrokerThread(domains=[config])
-    with broker:
-        read_from = f"{uri}?id=one" if kind == "fanout" else uri
-        query = Query(broker, read_from, tmp_path)
-        broker.post(uri, [bmq.PutMessage(b"%d" % n, properties={"n": n}) for n in range(5)])
+
+    async def purge(b: Broker) -> None:
+        async with bmq.admin.connect(b.uri) as admin:
+            await admin.queue("bmq://simple/queue?id=other").purge()
+
+    with BrokerThread(domains=[config]) as broker:
+        stage = Stage(broker, "bmq://simple/queue", tmp_path)
+        read_from = {"queue": f"{stage.queue}?id=one"} if kind == "fanout" else {}
+        query = Restartable(stage, **read_from)
+        stage.post_values(range(5))
         assert query.batch() == numbers(0, 5)
         query.stop()
-        broker.post(uri, [bmq.PutMessage(b"%d" % n, properties={"n": n}) for n in (4, 5, 6)])
+        stage.post_values([4, 5, 6])
         if kind == "fanout":
-            asyncio.run(purge(broker, f"{uri}?id=other"))
-        again = Query(broker, read_from, tmp_path)
+            broker.call(purge)
+        again = Restartable(stage, **read_from)
         assert again.batch()[0] == "4"
         again.stop()
 
 
-async def purge(broker: BrokerThread, uri: str) -> None:
-    async with bmq.admin.connect(broker.uri) as admin:
-        await admin.queue(uri).purge()
-
-
-def test_messages_that_cannot_be_decoded_are_put_aside_and_confirmed(
-    broker: BrokerThread, queue: str, tmp_path: Path
-) -> None:
-    post_bad_between(broker, queue)
-    options = {"onInvalidMessage": "deadLetters", "deadLetterQueue": f"{queue}-dead"}
-    query = Query(broker, queue, tmp_path, **options)
-    rows: list[str] = []
-    while len(rows) < 2:
-        rows += query.batch()
-    assert rows == ["good", "too"]
+def test_messages_that_cannot_be_decoded_are_put_aside_and_confirmed(stage: Stage) -> None:
+    stage.post_bad_between()
+    query = Restartable(stage, **stage.dead)
+    assert query.upto(2) == ["good", "too"]
     query.stop()
-    (letter,) = broker.drain(f"{queue}-dead", expect=1)
-    assert letter.data == BAD
-    assert left_in(broker, queue) == []
+    assert stage.letters() == BAD
+    assert stage.left() == []
 
 
-def test_failed_batch_continues_with_another_policy(broker: BrokerThread, queue: str, tmp_path: Path) -> None:
-    post_bad_between(broker, queue)
-    query = Query(broker, queue, tmp_path, onInvalidMessage="fail", maxMessagesPerTrigger=3, lingerMs=1000)
+def test_failed_batch_continues_with_another_policy(stage: Stage) -> None:
+    stage.post_bad_between()
+    query = Restartable(stage, onInvalidMessage="fail", maxMessagesPerTrigger=6, lingerMs=1000)
     with pytest.raises(bmq.ProtocolError, match=r"onInvalidMessage \(row, drop\) the query"):
         query.batch()
     query.stop()
-    again = Query(broker, queue, tmp_path, onInvalidMessage="drop")
+    again = Restartable(stage, onInvalidMessage="drop")
     assert again.batch() == ["good", "too"]
     again.stop()
-    assert left_in(broker, queue) == []
+    assert stage.left() == []
 
 
-def depth(broker: BrokerThread, queue: str) -> int:
-    async def ask(_: Any) -> int:
-        async with bmq.admin.connect(broker.uri) as admin:
-            return (await admin.queue(queue).depth()).messages
+@pytest.mark.parametrize(
+    ("kept", "length"),
+    [(0, 0), (3, 0), (900, 0), (8, 900), (8, 100_000)],
+)
+def test_a_damaged_file_is_named_with_a_remedy(tmp_path: Path, kept: int, length: int) -> None:
+    """As after a crash: the file is cut, or some of it is zeros."""
+    path = logged_file(tmp_path, rows=5)
+    whole = path.read_bytes()
+    partition = LogPartition(str(tmp_path), str(path), 0, 5)
+    assert len(next(read_partition(partition, WHOLE, OnInvalidMessage.ROW))) == 5
+    path.write_bytes(whole[:kept] + (bytes(length) + whole[kept + length :] if length else b""))
+    remedy = r"is empty or damaged .*delete the file, and start the query once with failOnDataLoss"
+    with pytest.raises(bmq.StateError, match=remedy) as caught:
+        list(read_partition(partition, WHOLE, OnInvalidMessage.ROW))
+    assert str(path) in str(caught.value)
 
-    return int(broker.call(ask))
+
+def resident() -> int:
+    """Return the bytes of files in this process's memory; 0 on systems that do not tell."""
+    status = Path("/proc/self/status")
+    found = re.search(r"RssFile:\s+(\d+) kB", status.read_text(encoding="utf-8")) if status.exists() else None
+    return int(found[1]) * 1024 if found else 0
 
 
-def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        pass
+def test_a_task_keeps_no_page_of_its_log(tmp_path: Path) -> None:
+    path = str(logged_file(tmp_path, 128, 48, bytes(8 * 1024)))
+    before, most, rows = resident(), 0, 0
+    held = pa.total_allocated_bytes()
+    partition = LogPartition(str(tmp_path), path, 0, 48 * 128)
+    for batch in read_partition(partition, WHOLE, OnInvalidMessage.ROW):
+        rows += batch.num_rows
+        most = max(most, resident() - before, pa.total_allocated_bytes() - held)
+    assert rows == 48 * 128
+    assert most < 12 << 20, "the log has 48 MiB"

@@ -33,9 +33,8 @@ class Query:
             "endOffset": {"messages": rows},
             "latestOffset": latest,
             "numInputRows": rows,
-            "inputRowsPerSecond": 1.0,
-            "processedRowsPerSecond": 1.0,
         }
+        source |= dict.fromkeys(("inputRowsPerSecond", "processedRowsPerSecond"), 1.0)
         progress = {
             **self.about,
             "timestamp": "now",
@@ -53,14 +52,20 @@ class Query:
         self.metrics.onQueryTerminated(QueryTerminatedEvent.fromJson(event))
 
 
-def test_batches_rows_and_failures_are_counted() -> None:
-    metrics = QueryMetrics()
+def play(metrics: QueryMetrics) -> Query:
+    """A query with two batches, the second longer than all buckets."""
     query = Query(metrics)
     query.progress(100, 200, {"messages": 100}, written=90)
-    query.progress(50, 3000, json.dumps({"messages": 150, "dropped": {QUEUE: 2}}))
+    query.progress(50, 700_000, json.dumps({"messages": 150, "dropped": {QUEUE: 2}}))
+    return query
+
+
+def test_batches_rows_and_failures_are_counted() -> None:
+    metrics = QueryMetrics()
+    query = play(metrics)
     stats = metrics.queries()["orders"]
-    assert (stats.batches, stats.input_rows, stats.output_rows, stats.seconds) == (2, 150, 90, 3.2)
-    assert (stats.last_seconds, stats.running, stats.failures) == (3.0, 1, 0)
+    assert (stats.batches, stats.input_rows, stats.output_rows, stats.seconds) == (2, 150, 90, 700.2)
+    assert (stats.last_seconds, stats.running, stats.failures) == (700.0, 1, 0)
     assert stats.dropped == {QUEUE: 2}
     query.ends("it failed")
     again = Query(metrics)
@@ -88,45 +93,37 @@ def test_queries_without_names_have_their_ids_as_labels() -> None:
 
 def test_prometheus_reads_the_metrics() -> None:
     metrics = QueryMetrics()
-    query = Query(metrics)
-    query.progress(100, 200, "{}", written=90)
-    query.progress(50, 700_000, json.dumps({"dropped": {QUEUE: 2}}))
+    play(metrics)
     lines = metrics.exposition().decode().splitlines()
+    about = 'query="orders"'
     for line in (
-        'bmq_spark_batches_total{query="orders"} 2.0',
-        'bmq_spark_input_rows_total{query="orders"} 150.0',
-        'bmq_spark_output_rows_total{query="orders"} 90.0',
-        'bmq_spark_failed_queries_total{query="orders"} 0.0',
-        'bmq_spark_running_queries{query="orders"} 1.0',
-        f'bmq_spark_dropped_messages_total{{query="orders",queue="{QUEUE}"}} 2.0',
-        'bmq_spark_batch_seconds_bucket{le="0.1",query="orders"} 0.0',
-        'bmq_spark_batch_seconds_bucket{le="0.25",query="orders"} 1.0',
-        'bmq_spark_batch_seconds_bucket{le="600.0",query="orders"} 1.0',
-        'bmq_spark_batch_seconds_bucket{le="+Inf",query="orders"} 2.0',
-        'bmq_spark_batch_seconds_sum{query="orders"} 700.2',
+        f"bmq_spark_batches_total{{{about}}} 2.0",
+        f"bmq_spark_input_rows_total{{{about}}} 150.0",
+        f"bmq_spark_output_rows_total{{{about}}} 90.0",
+        f"bmq_spark_failed_queries_total{{{about}}} 0.0",
+        f"bmq_spark_running_queries{{{about}}} 1.0",
+        f'bmq_spark_dropped_messages_total{{{about},queue="{QUEUE}"}} 2.0',
+        f'bmq_spark_batch_seconds_bucket{{le="0.1",{about}}} 0.0',
+        f'bmq_spark_batch_seconds_bucket{{le="0.25",{about}}} 1.0',
+        f'bmq_spark_batch_seconds_bucket{{le="+Inf",{about}}} 2.0',
+        f"bmq_spark_batch_seconds_sum{{{about}}} 700.2",
     ):
         assert line in lines
 
 
 def test_opentelemetry_reads_the_metrics() -> None:
-    reader = InMemoryMetricReader()
-    metrics = QueryMetrics()
+    reader, metrics = InMemoryMetricReader(), QueryMetrics()
     metrics.observe(MeterProvider([reader]))
-    query = Query(metrics)
-    query.progress(100, 200, json.dumps({"dropped": {QUEUE: 2}}), written=90)
+    play(metrics)
     data = reader.get_metrics_data()
     assert data is not None
     found = {
-        metric.name: [(dict(point.attributes or {}), point) for point in metric.data.data_points]
+        metric.name.removeprefix("bmq.spark."): (dict(point.attributes or {}), getattr(point, "value", point))
         for metric in data.resource_metrics[0].scope_metrics[0].metrics
+        for point in metric.data.data_points
     }
-    values = {name: [(about, getattr(p, "value", None)) for about, p in each] for name, each in found.items()}
-    about = {"query": "orders"}
-    assert values["bmq.spark.batches"] == [(about, 1)]
-    assert values["bmq.spark.input_rows"] == [(about, 100)]
-    assert values["bmq.spark.output_rows"] == [(about, 90)]
-    assert values["bmq.spark.failed_queries"] == [(about, 0)]
-    assert values["bmq.spark.running_queries"] == [(about, 1)]
-    assert values["bmq.spark.dropped_messages"] == [({"query": "orders", "queue": QUEUE}, 2)]
-    ((_, durations),) = found["bmq.spark.batch_seconds"]
-    assert (durations.count, durations.sum) == (1, 0.2)
+    about, durations = found.pop("batch_seconds")
+    assert (about, durations.count, durations.sum) == ({"query": "orders"}, 2, 700.2)
+    assert found.pop("dropped_messages") == ({"query": "orders", "queue": QUEUE}, 2)
+    counts = {"batches": 2, "input_rows": 150, "output_rows": 90, "failed_queries": 0, "running_queries": 1}
+    assert found == {name: ({"query": "orders"}, count) for name, count in counts.items()}

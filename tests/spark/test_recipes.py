@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs in docs/data/spark-recipes.md run with another address and folder, and no other change."""
+"""The programs of the pages on Spark run with another address and folder, and no other change."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 import bmq
 from tests import pages
-from tests.spark.brokers import BrokerThread
-
-pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+from tests.spark.bench import DOMAIN, BrokerThread, Stage
 
 PAGE = Path(__file__).parents[2] / "docs" / "data" / "spark-recipes.md"
 ORDERS = [(1, "EXPRESS", 990), (2, "SLOW", 100)]
@@ -77,23 +80,12 @@ def run(code: str, spark: SparkSession) -> dict[str, Any]:
     return names
 
 
-def post(broker: BrokerThread, queue: str, *messages: bmq.PutMessage) -> None:
-    async def posted() -> None:
-        async with bmq.connect(broker.uri) as session:
-            opened = await session.open_queue(queue, write=True)
-            await opened.post_many(messages)
-
-    bmq.run(posted())
-
-
 @pytest.mark.parametrize("heading", ["JSON", "Avro", "Protocol Buffers"])
-def test_recipes_write_and_read_each_format(
-    heading: str, spark: SparkSession, broker: BrokerThread, tmp_path: Path
-) -> None:
-    (tmp_path / "orders_pb2.py").write_text(ORDERS_PB2)
+def test_recipes_write_and_read_each_format(heading: str, spark: SparkSession, stage: Stage) -> None:
+    (stage.folder / "orders_pb2.py").write_text(ORDERS_PB2)
     suffix = {"Avro": "avro", "Protocol Buffers": "protobuf"}.get(heading)
     code = with_functions(heading, suffix) if suffix else shown(heading)
-    found = run(placed(code, broker, tmp_path), spark)["back"]
+    found = run(placed(code, stage.broker, stage.folder), spark)["back"]
     assert sorted(map(tuple, found.collect())) == ORDERS
 
 
@@ -101,11 +93,8 @@ def test_the_recipe_of_event_time_runs(spark: SparkSession, broker: BrokerThread
     minute = 60_000
     expected = [(0, 305), (5, 105), (10, 111)]
     for times, closed in (([0, 1, 4, 5, 11, 26], expected), ([2, 50], [*expected, (25, 126)])):
-        post(
-            broker,
-            "bmq://bmq.test.mem.priority/sales",
-            *(bmq.PutMessage(b"-", properties={"OrderedAt": at * minute, "Cents": 100 + at}) for at in times),
-        )
+        sales = [bmq.PutMessage(b"-", {"OrderedAt": at * minute, "Cents": 100 + at}) for at in times]
+        broker.post("bmq://bmq.test.mem.priority/sales", sales)
         run(program("Event time, windows", broker, tmp_path), spark)
         rows = spark.read.parquet(f"{tmp_path}/takings").selectExpr("unix_millis(window.start) at", "cents")
         assert sorted((row.at // minute, row.cents) for row in rows.collect()) == closed
@@ -114,7 +103,7 @@ def test_the_recipe_of_event_time_runs(spark: SparkSession, broker: BrokerThread
 def test_the_recipe_of_dead_letters_runs(spark: SparkSession, broker: BrokerThread, tmp_path: Path) -> None:
     domain = "bmq://bmq.test.mem.priority"
     good, bad = [b'{"id": %d, "cents": 5}' % at for at in range(3)], [b"{", b"no JSON"]
-    post(broker, f"{domain}/raw", *(bmq.PutMessage(each, properties={"n": 1}) for each in good + bad))
+    broker.post(f"{domain}/raw", [bmq.PutMessage(each, {"n": 1}) for each in good + bad])
     run(program("From queue to queue, with dead letters", broker, tmp_path), spark)
     for name, expected in (("parsed", good), ("unparsable", bad)):
         got = broker.drain(f"{domain}/{name}", expect=len(expected))
@@ -143,12 +132,10 @@ def test_a_repeated_batch_and_a_lost_checkpoint_cost_no_message(
     shown_code = shown(heading) if heading == FILES else with_store(heading, name)
     code = placed(shown_code, broker, tmp_path)
     if name == "payments-jdbc":
-        connection = jvm.java.sql.DriverManager.getConnection(
-            f"jdbc:derby:{tmp_path}/payments-jdbc;create=true"
-        )
-        connection.createStatement().execute(
-            "CREATE TABLE payments (guid VARCHAR(32) PRIMARY KEY, payment VARCHAR(1000))"
-        )
+        url = f"jdbc:derby:{tmp_path}/payments-jdbc;create=true"
+        connection = jvm.java.sql.DriverManager.getConnection(url)
+        columns = "guid VARCHAR(32) PRIMARY KEY, payment VARCHAR(1000)"
+        connection.createStatement().execute(f"CREATE TABLE payments ({columns})")
         connection.close()
 
     def stored() -> list[int]:
@@ -158,17 +145,16 @@ def test_a_repeated_batch_and_a_lost_checkpoint_cost_no_message(
         if name == "payments-jdbc":
             return [int(row.PAYMENT) for row in spark.read.jdbc(names["URL"], "payments").collect()]
         if name == "payments-delta":
-            return list(
-                map(int, names["DeltaTable"](names["TABLE"]).to_pyarrow_table()["payment"].to_pylist())
-            )
+            table = names["DeltaTable"](names["TABLE"]).to_pyarrow_table()
+            return [int(payment) for payment in table["payment"].to_pylist()]
         with sqlite3.connect(tmp_path / "payments.db") as database:
             return [int(payment) for (payment,) in database.execute("SELECT payment FROM payments")]
 
-    post(broker, queue, *(bmq.PutMessage(b"%d" % number) for number in range(count)))
+    broker.post(queue, [b"%d" % number for number in range(count)])
     names = run(code, spark)
     assert sorted(stored()) == list(range(count))
     shutil.rmtree(tmp_path / "checkpoints")
-    post(broker, queue, *(bmq.PutMessage(b"%d" % number) for number in range(count, 2 * count)))
+    broker.post(queue, [b"%d" % number for number in range(count, 2 * count)])
     names = run(code, spark)
     assert sorted(stored()) == list(range(2 * count))
     if name != "payments":
@@ -176,3 +162,159 @@ def test_a_repeated_batch_and_a_lost_checkpoint_cost_no_message(
         for _ in range(2):  # as Spark does when it crashed before it knew that the batch was stored
             names["store"](again, 0)
         assert sorted(stored()) == list(range(2 * count + 1))
+
+
+# Spark Connect, in a separate process with a separate server
+
+
+LOCAL = "127.0.0.1"
+#: A server that starts as the client does, and listens to nobody else.
+SERVER = f"""SparkSession.builder.remote("local[2]").config(
+    map={{"spark.ui.enabled": "false", "spark.driver.host": "{LOCAL}", "spark.driver.bindAddress": "{LOCAL}"}}
+)"""
+#: What is not there says so.
+MORE = """
+import bmq
+from bmq.spark import summary_accumulator
+try:
+    summary_accumulator(spark)
+except bmq.UsageError as error:
+    print("refused:", error)
+spark.stop()
+"""
+
+
+@pytest.mark.timeout(900)
+def test_the_recipe_of_spark_connect_runs(broker: BrokerThread, tmp_path: Path) -> None:
+    code = program("Spark Connect", broker, tmp_path)
+    assert code.count('SparkSession.builder.remote("sc://localhost")') == 1
+    code = code.replace('SparkSession.builder.remote("sc://localhost")', SERVER) + MORE
+    if pyspark.__version__.startswith("4.0."):  # it refuses to register a format that it has found by itself
+        code = code.replace("spark.dataSource.register(BmqDataSource)\n", "")
+    # conftest.py has set PYTHONPATH and PYSPARK_PYTHON.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
+    (tmp_path / "recipe.py").write_text(code)
+    command = [sys.executable, str(tmp_path / "recipe.py")]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-4000:]
+    assert "100 rows, 100 acknowledged in " in run.stdout
+    # Three times 100 orders, of which each customer had three.
+    assert re.search(rf"\| +300\| +{3 * sum(range(100))}\|", run.stdout)
+    assert "refused: Spark Connect has no accumulators: bmq.spark.write(df, ...) returns" in run.stdout
+
+
+# Spark SQL
+
+
+SQL_PAGE = Path(__file__).parents[2] / "docs" / "data" / "spark.md"
+SQL_ORDERS = f"bmq://{DOMAIN}/sql-orders"
+ALL = [b"first", b"fourth", b"second", b"third"]
+
+#: Further ways to use the views and tables of the page.
+COPIES = """
+INSERT INTO new_orders (CustomerId, OrderType, value) VALUES (3, NULL, 'third');
+INSERT INTO new_orders BY NAME SELECT NULL AS OrderType, 4 AS CustomerId, 'fourth' AS value;
+CREATE OR REPLACE TEMPORARY VIEW orders USING bmq OPTIONS (
+  broker 'tcp://localhost:30114',
+  queue 'bmq://bmq.test.mem.priority/sql-orders',
+  propertiesSchema 'CustomerId BIGINT, OrderType STRING',
+  confirm 'never'
+);
+CREATE TEMPORARY VIEW archive (
+  guid STRING, value BINARY, properties STRUCT<CustomerId: BIGINT, OrderType: STRING>
+) USING bmq OPTIONS (
+  broker 'tcp://localhost:30114',
+  queue 'bmq://bmq.test.mem.priority/sql-archive',
+  guidColumn 'guid'
+);
+INSERT INTO archive SELECT guid, value, properties FROM orders;
+INSERT INTO archive SELECT guid, value, properties FROM orders;
+"""
+TABLES = """
+CREATE TABLE shop_queue USING bmq;
+SELECT guid FROM shop_queue WITH (
+  'broker' = 'tcp://localhost:30114',
+  'queue' = 'bmq://bmq.test.mem.priority/sql-shop',
+  'confirm' = 'never'
+);
+"""
+
+
+def blocks() -> list[str]:
+    """The blocks of statements on the page: views, and tables."""
+    return re.findall(r"^```sql\n(.*?)^```$", pages.section(SQL_PAGE, "spark-sql"), re.MULTILINE | re.DOTALL)
+
+
+def execute(spark: SparkSession, broker: BrokerThread, code: str) -> list[list[Row]]:
+    each = [each.strip() for each in pages.at_broker(code, broker.uri).split(";\n")]
+    return [spark.sql(statement).collect() for statement in each if statement]
+
+
+@pytest.fixture(scope="module")
+def catalog(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, and a catalog without persistent storage."""
+    yield spark
+    for table in ("shop_orders", "shop_queue"):
+        spark.sql(f"DROP TABLE IF EXISTS {table}")
+
+
+def test_the_statements_of_the_page_run(catalog: SparkSession, broker: BrokerThread) -> None:
+    views, tables = blocks()
+    assert execute(catalog, broker, views)[1] == []
+    execute(catalog, broker, COPIES)
+    view = catalog.sql("SELECT value, properties.CustomerId AS who FROM orders")
+    assert sorted(tuple(row) for row in view.collect()) == [
+        (b"first", 1),
+        (b"fourth", 4),
+        (b"second", 2),
+        (b"third", 3),
+    ]
+    copies = broker.drain(f"bmq://{DOMAIN}/sql-archive", expect=4)
+    assert sorted(m.data for m in copies) == ALL, "the second copy adds nothing"
+    assert sorted(m.properties["CustomerId"] for m in copies) == [1, 2, 3, 4]
+    found = execute(catalog, broker, tables + TABLES)[-1]
+    (message,) = broker.drain(f"bmq://{DOMAIN}/sql-shop", expect=1)
+    assert (message.data, dict(message.properties)) == (b"fifth", {"CustomerId": 5})
+    assert [row.guid for row in found] == [message.guid]
+    from_python(catalog, broker)
+    assert len(broker.drain(SQL_ORDERS, expect=6)) == 6, "no SELECT has removed a message"
+    refused(catalog, broker)
+
+
+def from_python(spark: SparkSession, broker: BrokerThread) -> None:
+    """Views and tables are usable from Python, with the options of each call."""
+    frame = spark.sql("SELECT 'sixth' AS value, 6L AS CustomerId, 'SLOW' AS OrderType")
+    frame.writeTo("new_orders").append()
+    frame.withColumn("value", frame.OrderType).write.insertInto("new_orders")
+    shop = frame.drop("OrderType").writeTo("shop_orders").option("propertyColumns", "CustomerId")
+    shop.option("broker", broker.uri).option("queue", f"bmq://{DOMAIN}/sql-shop").append()
+    options = {"broker": broker.uri, "queue": f"bmq://{DOMAIN}/sql-shop", "confirm": "never"}
+    assert spark.read.options(**options).table("shop_queue").count() == 1
+    read_again = pyspark.__version__.startswith("4.0.")  # each use of a view plans its read again
+    assert spark.table("orders").count() == (6 if read_again else 4), "what the view has read"
+
+
+def refused(spark: SparkSession, broker: BrokerThread) -> None:
+    options = f"OPTIONS (broker '{broker.uri}', queue '{SQL_ORDERS}')"
+    for statement, text in (
+        (f"CREATE TABLE lost USING bmq {options}", "does not pass the options of CREATE TABLE to sources in"),
+        ("SELECT * FROM shop_queue", "option queue is missing.*CREATE TEMPORARY VIEW"),
+        ("INSERT INTO shop_orders VALUES ('x', 1)", "no target.*CREATE TEMPORARY VIEW"),
+        ("INSERT OVERWRITE new_orders VALUES ('x', 1, 'y')", "a queue cannot be overwritten"),
+        ("CREATE TEMPORARY VIEW bad USING bmq OPTIONS (qqueue 'x')", r"did you mean queue\?"),
+        ("CREATE TEMPORARY VIEW bad USING bmq OPTIONS (subscribe 'x')", "expression selects"),
+        ("INSERT INTO orders SELECT * FROM orders", "option of spark.read"),
+    ):
+        with pytest.raises(Exception, match=f"(?s){text}"):
+            spark.sql(statement).collect()
+
+
+def test_a_stream_shows_the_reason_of_its_failure_last(spark: SparkSession, stage: Stage) -> None:
+    stream = spark.readStream.format("bmq").options(**stage.target).load()
+    writer: Any = stream.writeStream.format("noop").option("checkpointLocation", str(stage.folder))
+    with pytest.raises(Exception, match="checkpointLocation is missing") as info:
+        writer.trigger(availableNow=True).start().awaitTermination(60)
+    errors = re.findall(r"^\w[\w.]*(?:Error|Exception)\b", str(info.value), re.MULTILINE)
+    assert errors[-1].endswith("UsageError"), errors
+    with pytest.raises(Exception, match="bmq does not support continuous processing"):
+        writer.trigger(continuous="1 second").start().awaitTermination(60)

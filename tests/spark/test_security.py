@@ -14,7 +14,7 @@ import bmq
 from bmq.spark import write_partition
 from bmq.spark.connection import shutdown
 from tests.certificates import Certificates, make_certificates
-from tests.spark.brokers import DOMAIN, BrokerThread
+from tests.spark.bench import DOMAIN, BrokerThread
 
 SECRET = "correct horse"
 QUEUE = f"bmq://{DOMAIN}/guarded"
@@ -45,21 +45,13 @@ def tls(certificates: Certificates) -> dict[str, str]:
     }
 
 
-def camel(options: dict[str, str]) -> dict[str, str]:
-    """The same as options of a DataFrame."""
-    return {
-        head + "".join(part.capitalize() for part in tail): value
-        for (head, *tail), value in ((name.split("_"), value) for name, value in options.items())
-    }
-
-
 def stored(broker: BrokerThread) -> int:
-    return broker.call(lambda b: len(b.queues[QUEUE]))
+    return broker.call(lambda b: len(b.queues[QUEUE]) if QUEUE in b.queues else 0)
 
 
 def post(broker: BrokerThread, **options: str) -> int:
     """Post a row, and return how many messages that made."""
-    before = stored(broker) if QUEUE in broker.call(lambda b: set(b.queues)) else 0
+    before = stored(broker)
     write_partition(queue=QUEUE, broker=broker.uri, connect_timeout=5.0, **options)(iter([Row(value="x")]))
     return stored(broker) - before
 
@@ -76,63 +68,46 @@ def made() -> bmq.Credentials:
     return bmq.Credentials.basic("ann", SECRET)
 
 
-def test_a_job_uses_a_password_and_certificates(guarded: BrokerThread, tls: dict[str, str]) -> None:
-    assert post(guarded, user="ann", password=SECRET, **tls) == 1
-
-
-def test_a_job_reads_the_password_from_the_environment(
-    guarded: BrokerThread, tls: dict[str, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"user": "ann", "password": SECRET},
+        {"user": "ann", "password_env": "SHOP_PASSWORD"},
+        {"user": "ann", "password_env": "SHOP_PASSWORD", "mechanism": "basic"},
+        {"credentials": f"{__name__}:made"},
+        {"credentials": f"{__name__}:Made"},
+    ],
+    ids=["password", "environment", "mechanism", "function", "class"],
+)
+def test_a_job_uses_credentials_and_certificates(
+    given: dict[str, str], guarded: BrokerThread, tls: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", SECRET)
-    assert post(guarded, user="ann", password_env="SHOP_PASSWORD", **tls) == 1
-    assert post(guarded, user="ann", password_env="SHOP_PASSWORD", mechanism="basic", **tls) == 1
-    with pytest.raises(bmq.UsageError, match="passwordEnv: no environment variable 'SHOP_PASWORD' on "):
-        post(guarded, user="ann", password_env="SHOP_PASWORD", **tls)
-
-
-@pytest.mark.parametrize("name", ["made", "Made"])
-def test_credentials_come_from_a_function_or_class(
-    name: str, guarded: BrokerThread, tls: dict[str, str]
-) -> None:
-    assert post(guarded, credentials=f"{__name__}:{name}", **tls) == 1
+    assert post(guarded, **given, **tls) == 1
 
 
 def test_errors_are_reported(guarded: BrokerThread, tls: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(bmq.AuthenticationError):
-        post(guarded, user="ann", password="wrong", **tls)
-    with pytest.raises(bmq.UsageError, match=r"credentials 'tests.spark:nobody' on .* no attribute 'nobody'"):
-        post(guarded, credentials="tests.spark:nobody", **tls)
-    with pytest.raises(bmq.UsageError, match=r"TLS: .+ has no file '/nowhere.pem'"):
-        post(guarded, **(tls | {"tls_ca_file": "/nowhere.pem"}))
     empty = tmp_path / "empty.pem"
     empty.touch()
-    with pytest.raises(bmq.UsageError, match=r"TLS: the files .*empty.pem"):
-        post(guarded, **(tls | {"tls_cert_file": str(empty)}))
-    with pytest.raises(bmq.ConnectionFailed, match="certificate"):
-        post(guarded, user="ann", password=SECRET, **(tls | {"tls_server_name": "elsewhere.example"}))
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (
-            {"password": "a", "password_env": "B"},
-            "password and passwordEnv exclude each other: give one of the two",
-        ),
-        ({"credentials": "a:b", "user": "c"}, "credentials supplies user, password and mechanism"),
-        ({"credentials": "a.b"}, "credentials must be MODULE:NAME, not 'a.b'"),
-        ({"tls_key_file": "k"}, "tlsKeyFile is the key of tlsCertFile, which is missing"),
-    ],
-)
-def test_conflicting_options_are_refused_before_the_job(options: dict[str, str], said: str) -> None:
-    with pytest.raises(bmq.UsageError, match=said):
-        write_partition(queue=QUEUE, **options)
+    nobody = "tests.spark:nobody"
+    for given, kind, text in (
+        ({"user": "ann", "password": "wrong"}, bmq.AuthenticationError, r"\S"),
+        ({"user": "a", "password_env": "SHOP"}, bmq.UsageError, "no environment variable 'SHOP' on"),
+        ({"credentials": nobody}, bmq.UsageError, f"credentials '{nobody}' on .* no attribute 'nobody'"),
+        ({"tls_ca_file": "/nowhere.pem"}, bmq.UsageError, r"TLS: .+ has no file '/nowhere.pem'"),
+        ({"tls_cert_file": str(empty)}, bmq.UsageError, r"TLS: the files .*empty.pem"),
+        ({"tls_server_name": "elsewhere.example"}, bmq.ConnectionFailed, "certificate"),
+    ):
+        with pytest.raises(kind, match=text):
+            post(guarded, **(tls | given))
 
 
 def test_no_plan_of_a_job_shows_the_password(
     spark: SparkSession, guarded: BrokerThread, tls: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = camel({**tls, "user": "ann", "password": SECRET}) | {"broker": guarded.uri, "queue": QUEUE}
+    files = {"tlsCaFile": tls["tls_ca_file"], "tlsCertFile": tls["tls_cert_file"]}
+    files["tlsKeyFile"] = tls["tls_key_file"]
+    options = {**files, "user": "ann", "password": SECRET, "broker": guarded.uri, "queue": QUEUE}
     count = 20
     frame = spark.range(count).selectExpr("string(id) AS value")
     before = stored(guarded)
