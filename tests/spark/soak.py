@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Spark pipeline from queue to queue, with drivers and executors killed repeatedly.
 
-    make soak                                                   # a few kills, with the other soaks
-    python tests/spark/soak.py --kills 100                 # on the embedded broker
-    python tests/spark/soak.py --kills 100 --broker tcp://localhost:30114
+    make soak                                             # a few kills, with the other soaks
+    PYTHONPATH=. python tests/spark/soak.py --kills 100    # on the embedded broker
+    PYTHONPATH=. python tests/spark/soak.py --kills 100 --broker tcp://localhost:30114
 
 A producer posts numbered messages to one queue, a driver with two executors copies them to another queue, and
 a consumer receives the copies. Each driver has different partitions and batches than the previous one. One of

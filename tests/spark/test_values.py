@@ -232,6 +232,8 @@ def test_invalid_keys_of_maps_are_found(write: Write, stage: Stage) -> None:
             pa.array(maps, pa.map_(pa.string(), pa.int64())),
         ),
     }
+    with pytest.raises(bmq.InvalidProperty, match="row 1 of the partition: property name '-b' must start"):
+        write_both_parts(write, stage, columns, queue=f"{stage.queue}-fails")
     report = write_both_parts(write, stage, columns, **letters(stage))
     assert (report.acknowledged, report.dead_letters) == (3, 2)
     assert texts(stage.drain(3)) == ["v", "x", "z"]
