@@ -188,12 +188,7 @@ def test_each_field_of_a_struct_column_becomes_a_property() -> None:
         ("value", ["p"], pa.timestamp("us"), r"column 'p' is of type timestamp\[us\]"),
         ("value", ["p"], pa.list_(pa.int64()), "column 'p' is of type list<"),
         ("value", ["p"], pa.map_(pa.string(), pa.int64()), "column 'p' is of type map<string, int64"),
-        (
-            "value",
-            ["p"],
-            pa.struct([("a", pa.struct([("b", pa.int64())]))]),
-            "column 'p.a' is of type struct",
-        ),
+        ("value", ["p"], pa.struct({"a": pa.struct({"b": pa.int64()})}), "column 'p.a' is of type struct"),
         ("value", ["p"], pa.dictionary(pa.int8(), pa.float32()), "'p' is of type dictionary<values=float"),
         ("body", [], pa.int64(), "no column 'body'; the table has: value, p, two, two, -bad"),
         ("value", ["colour"], pa.int64(), "no column 'colour'; the table has: value"),

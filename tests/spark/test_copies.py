@@ -48,8 +48,9 @@ def test_a_copied_message_keeps_the_types_of_its_properties(
 ) -> None:
     stage.broker.post(stage.queue, MESSAGES * repeated)
     copy(write, stage)
-    original = typed(stage.drain(len(MESSAGES) * repeated))
-    assert typed(stage.drain(len(MESSAGES, "-copy") * repeated)) == original
+    count = len(MESSAGES) * repeated
+    original = typed(stage.drain(count))
+    assert typed(stage.drain(count, "-copy")) == original
 
 
 @both
@@ -70,7 +71,7 @@ def batch(*maps: dict[str, str]) -> pa.RecordBatch:
 
 @both
 @pytest.mark.parametrize(
-    ("text", "types", "error"),
+    ("text", "kinds", "error"),
     [
         ("one", '{"n": "INT64"}', "row 1 of the partition: property 'n' has the text 'one'"),
         ("70000", '{"n": "SHORT"}', "property 'n'"),
@@ -81,9 +82,9 @@ def batch(*maps: dict[str, str]) -> pa.RecordBatch:
     ids=["text", "range", "unknown", "deep", "list"],
 )
 def test_a_text_that_does_not_have_its_type_is_named(
-    write: Write, text: str, types: str, error: str, stage: Stage
+    write: Write, text: str, kinds: str, error: str, stage: Stage
 ) -> None:
-    given = [batch({"n": "2"}, {"n": text, "bmq_types": types})]
+    given = [batch({"n": "2"}, {"n": text, "bmq_types": kinds})]
     with pytest.raises(bmq.InvalidProperty) as info:
         write(stage, ENTRIES, given)
     assert error in str(info.value)
@@ -97,8 +98,8 @@ def test_a_text_that_does_not_have_its_type_is_named(
 @both
 def test_entries_may_change_on_the_way(write: Write, stage: Stage) -> None:
     """A changed value keeps its type, a removed entry is no property, and a new entry is a string."""
-    types = '{"n": "INT64", "gone": "BOOL"}'
-    write(stage, ENTRIES, [batch({"n": "3", "new": "5", "bmq_types": types})])
+    kinds = '{"n": "INT64", "gone": "BOOL"}'
+    write(stage, ENTRIES, [batch({"n": "3", "new": "5", "bmq_types": kinds})])
     (message,) = stage.drain(1)
     assert dict(message.properties) == {"n": 3, "new": "5"}
 
@@ -127,11 +128,11 @@ def numbers_in(stage: Stage, count: int, suffix: str = "") -> list[Any]:
 
 @pytest.mark.parametrize("job", ["job", "another job"])
 def test_batch_repeated_with_other_partitions_adds_no_message(stage: Stage, job: str) -> None:
-    post(stage.broker, stage.queue, ROWS[:60], 2)
+    post(stage, ROWS[:60], 2)
     again = list(ROWS)
     random.Random(1).shuffle(again)
-    post(stage.broker, stage.queue, again, 3, job)
-    assert numbers_in(stage.broker, stage.queue, 100) == list(range(100))
+    post(stage, again, 3, job)
+    assert numbers_in(stage, 100) == list(range(100))
 
 
 def test_guids_of_rows_without_a_message_depend_on_the_partition(stage: Stage) -> None:

@@ -315,9 +315,8 @@ for ask in (frame.count, lambda: bmq.spark.confirm(options)):
 
 
 def other(*arguments: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", OTHER, *arguments], capture_output=True, text=True, check=False, timeout=300
-    )
+    command = [sys.executable, "-c", OTHER, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     return [line for line in done.stdout.splitlines() if line.startswith("OTHER")]
 
 

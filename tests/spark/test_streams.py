@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import bmq
 from bmq.spark.connection import ConnectionOptions, run, shutdown
 from bmq.spark.options import ReadOptions, parse
-from bmq.spark.receiver import SourceReceiver
+from bmq.spark.receiver import SourceReceiver, new_messages
 from tests.spark.bench import (
     NOWHERE,
     WHOLE,
@@ -358,3 +360,14 @@ def test_a_process_that_ends_closes_the_sessions_of_its_readers(broker: BrokerTh
     session = run(ConnectionOptions(broker=broker.uri).open())
     shutdown()  # as at the end of the process
     assert session.state is bmq.SessionState.CLOSED
+
+
+@given(st.lists(st.lists(st.sampled_from([b"a", b"b", b"c", b"d"]), min_size=1), max_size=5))
+def test_each_arrived_message_is_new_once(arrived: list[list[bytes]]) -> None:
+    known, seen = set[bytes](), set[bytes]()
+    for guids in arrived:
+        expected = [at for at, guid in enumerate(guids) if guid not in seen and guid not in guids[:at]]
+        seen.update(guids)
+        fresh = new_messages(known, guids)
+        assert (list(range(len(guids))) if fresh is None else fresh) == expected
+        assert known == seen
