@@ -15,6 +15,7 @@ import pytest
 
 import bmq
 from bmq.events import Disconnected
+from bmq.testing import FaultProxy
 from tests.client.bench import URI, opened
 from tests.fakes.broker import Peer
 from tests.waiting import eventually
@@ -123,6 +124,7 @@ async def test_closing_while_disconnected_waits_for_posts_that_may_still_get_thr
 
 
 @pytest.mark.parametrize("held", ["CloseQueue", "Disconnect"])
+@pytest.mark.statement("4.28")
 async def test_cancelled_close_continues_without_references(peer: Peer, held: str) -> None:
     async def close_and_be_cancelled() -> None:
         session = await bmq.connect(peer.uri)
@@ -137,6 +139,7 @@ async def test_cancelled_close_continues_without_references(peer: Peer, held: st
     for _ in range(3):
         gc.collect()  # an unclosed session would cause a warning here
         await asyncio.sleep(0)
+    assert peer.connection.transport is not None
     peer.answer(held)
     await eventually(lambda: peer.connection.transport is None)
     assert peer.log[-2:] == ["CloseQueue", "Disconnect"]
@@ -262,3 +265,19 @@ async def test_a_broadcast_queue_whose_subscription_fails_is_closed(peer: Peer, 
         assert peer.log.count("CloseQueue") == 1
         peer.connection.push(1)
         assert (await queue.receive()).data == b"1"
+
+
+async def test_a_connection_that_is_lost_while_a_session_drains_is_restored(
+    broker: bmq.broker.Broker,
+) -> None:
+    async with FaultProxy(broker.uri) as proxy, bmq.connect(proxy.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        await queue.post(b"1")
+        async with await queue.receive(timeout=30):
+            closing = asyncio.create_task(session.close())
+            await eventually(lambda: session.state is bmq.SessionState.DRAINING)
+            proxy.cut()
+            await eventually(lambda: session.state is bmq.SessionState.DRAINING_LOST)
+            await eventually(lambda: session.state is bmq.SessionState.DRAINING)
+            await queue.post(b"2")
+        assert (await closing).clean

@@ -28,8 +28,6 @@ from tests.fakes.broker import FEATURES, Peer, ScriptedBroker, guid
 from tests.sweeps import sweep
 from tests.waiting import eventually
 
-NASTY = "no\x1b[2J\r\nWARNING forged\u202e\u2028\x07"
-
 
 class Said:
     """The lines shown by a program without a logging configuration."""
@@ -149,18 +147,6 @@ async def test_errors_of_the_caller_and_closing_log_no_line(peer: Peer, said: Sa
     with pytest.raises(bmq.NegotiationError):
         await bmq.connect(peer.uri)
     assert said.lines == []
-
-
-async def test_a_queue_that_is_not_reopened_is_logged(peer: Peer, said: Said) -> None:
-    async with bmq.connect(peer.uri) as session:
-        await session.open_queue(URI, read=True)
-        peer.refuse.add("OpenQueue")
-        peer.refusal = NASTY
-        peer.cut()
-        lines = await said.so_many(3)
-        (failed,) = [line for line in lines if "could not be reopened, and" in line]
-        assert failed.startswith(f"queue {URI} could not be reopened, and is closed: the broker refused")
-        assert r"no\x1b[2J\r\nWARNING forged" in failed
 
 
 LONG = "ü\n" * 200_000

@@ -13,7 +13,7 @@ import bmq
 from bmq.stats import SessionStats
 from bmq.wire.constants import EventType
 from bmq.wire.event import pack_event_header
-from tests.client.bench import opened
+from tests.client.bench import URI, opened
 from tests.fakes.broker import Peer, guid
 from tests.waiting import eventually
 
@@ -232,3 +232,31 @@ async def test_a_confirmation_after_the_close_has_no_effect(peer: Peer) -> None:
         assert third.stale
         assert confirmed(peer) == [guid(1), guid(2)]
         assert queue.stats().confirmed == 2
+
+
+async def test_closed_queues_redeliveries_and_discarded_messages_are_counted(
+    broker: bmq.broker.Broker,
+) -> None:
+    async with opened(broker, read=True, write=True) as (session, queue):
+        await queue.post_many([b"1", b"2"])
+        (await queue.receive(timeout=30)).confirm()
+        await eventually(lambda: queue.stats().received == 2)
+        await queue.close()
+        assert queue.stats().unconfirmed == 0
+        again = await session.open_queue(URI, read=True, write=True, default_subscription=True)
+        await eventually(lambda: again.stats().received == 1)
+        stats = session.stats()
+        assert (stats.posted, stats.acknowledged, stats.received, stats.confirmed) == (2, 2, 3, 1)
+        assert again.stats().redelivered == stats.redelivered == stats.unconfirmed == 1
+        other = await session.open_queue(f"{URI}2", read=True, write=True)
+        ones = await other.subscribe("kind == 1", discard_unmatched=True)
+        await other.post_many([bmq.PutMessage(b"x", {"kind": n % 2}) for n in range(4)])
+        await eventually(lambda: ones.buffered == 2 and other.stats().confirmed == 2)
+        assert ones.stats().received == 2
+        assert (other.stats().received, other.stats().unconfirmed) == (4, 2)
+        uri = "bmq://bmq.test.mem.broadcast/q"
+        broadcast = await session.open_queue(uri, read=True, write=True, default_subscription=True)
+        await broadcast.post(b"1")
+        (await broadcast.receive(timeout=30)).confirm()
+        assert (broadcast.stats().received, broadcast.stats().unconfirmed) == (1, 0)
+        assert broadcast.stats().confirmed == 0

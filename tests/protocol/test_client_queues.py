@@ -182,6 +182,17 @@ def test_a_reconnect_removes_a_late_configuration_that_the_broker_refuses_to_rep
     assert len(bench.failures) == 1
 
 
+def test_each_change_has_its_own_deadline() -> None:
+    bench, queue = opened(URI)
+    bench.configure(queue, "a > 1", timeout=50)
+    bench.configure(queue, "b > 1", timeout=5)
+    bench.wait(5)
+    assert isinstance(bench.completed[("b > 1",)][0], RequestTimeout)
+    assert ("a > 1",) not in bench.completed
+    bench.answer_all()
+    assert bench.completed[("a > 1",)] == [None]
+
+
 def test_changes_while_disconnected_wait_and_time_out() -> None:
     bench, queue = opened(URI)
     bench.configure(queue, "a > 1", timeout=5)
