@@ -107,12 +107,6 @@ async def test_a_queue_that_fills_the_window_leaves_other_queues_their_shares(pe
         assert [queue.unacked for queue in (stuck, *others)] == [30, 10, 10]
         peer.answer("PUT")
         await asyncio.gather(*pending, *tasks)
-        # Nothing of the window is lost: tasks that wait fill it again.
-        peer.hold.add("PUT")
-        tasks = [asyncio.create_task(stuck.post(b"%d" % n)) for n in range(300, 330)]
-        await eventually(lambda: len(sent(peer)) == 30)
-        peer.answer("PUT")
-        await asyncio.gather(*tasks)
 
 
 async def test_more_queues_than_places_may_post_one_message_each(peer: Peer) -> None:

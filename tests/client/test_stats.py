@@ -234,29 +234,53 @@ async def test_a_confirmation_after_the_close_has_no_effect(peer: Peer) -> None:
         assert queue.stats().confirmed == 2
 
 
-async def test_closed_queues_redeliveries_and_discarded_messages_are_counted(
-    broker: bmq.broker.Broker,
-) -> None:
-    async with opened(broker, read=True, write=True) as (session, queue):
+BROADCAST = "bmq://bmq.test.mem.broadcast/q"
+
+
+async def test_a_closed_queue_still_counts_in_the_session(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
         await queue.post_many([b"1", b"2"])
         (await queue.receive(timeout=30)).confirm()
-        await eventually(lambda: queue.stats().received == 2)
         await queue.close()
         assert queue.stats().unconfirmed == 0
-        again = await session.open_queue(URI, read=True, write=True, default_subscription=True)
-        await eventually(lambda: again.stats().received == 1)
+        again = await session.open_queue(URI, read=True, write=True)
+        await again.post(b"3")
         stats = session.stats()
-        assert (stats.posted, stats.acknowledged, stats.received, stats.confirmed) == (2, 2, 3, 1)
-        assert again.stats().redelivered == stats.redelivered == stats.unconfirmed == 1
-        other = await session.open_queue(f"{URI}2", read=True, write=True)
-        ones = await other.subscribe("kind == 1", discard_unmatched=True)
-        await other.post_many([bmq.PutMessage(b"x", {"kind": n % 2}) for n in range(4)])
-        await eventually(lambda: ones.buffered == 2 and other.stats().confirmed == 2)
-        assert ones.stats().received == 2
-        assert (other.stats().received, other.stats().unconfirmed) == (4, 2)
-        uri = "bmq://bmq.test.mem.broadcast/q"
-        broadcast = await session.open_queue(uri, read=True, write=True, default_subscription=True)
-        await broadcast.post(b"1")
-        (await broadcast.receive(timeout=30)).confirm()
-        assert (broadcast.stats().received, broadcast.stats().unconfirmed) == (1, 0)
-        assert broadcast.stats().confirmed == 0
+        assert (stats.posted, stats.acknowledged, stats.received, stats.confirmed) == (3, 3, 2, 1)
+        assert stats.unconfirmed == 0
+        assert again.stats().posted == 1
+
+
+async def test_discarded_messages_count_as_received_and_confirmed(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        async with queue.subscribe("kind == 1", discard_unmatched=True) as ones:
+            await queue.post_many([bmq.PutMessage(b"x", {"kind": n % 2}) for n in range(4)])
+            await eventually(lambda: ones.buffered == 2 and queue.stats().confirmed == 2)
+            assert ones.stats().received == 2
+            assert (queue.stats().received, queue.stats().unconfirmed) == (4, 2)
+
+
+async def test_redelivered_messages_are_counted(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(URI, read=True, write=True)
+        await queue.post_many([b"1", b"2"])
+        await queue.receive(timeout=30)
+        await queue.close()
+        again = await session.open_queue(URI, read=True)
+        message = await again.receive(timeout=30)
+        assert message.redelivered
+        await eventually(lambda: again.stats().received == 2)
+        assert again.stats().redelivered == 2
+        assert session.stats().redelivered == 2
+
+
+async def test_broadcast_queue_has_no_unconfirmed_messages(broker: bmq.broker.Broker) -> None:
+    async with bmq.connect(broker.uri) as session:
+        queue = await session.open_queue(BROADCAST, read=True, write=True, default_subscription=True)
+        await queue.post(b"1")
+        message = await queue.receive(timeout=30)
+        assert (queue.stats().received, queue.stats().unconfirmed) == (1, 0)
+        message.confirm()
+        assert (queue.stats().confirmed, queue.stats().unconfirmed) == (0, 0)
