@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +14,13 @@ import pytest
 from sqlalchemy import Engine, create_engine, func, select, text
 
 import bmq
+from tests.commands import ROOT, completed, loaded
+from tests.integration.steps import NewUri
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-EXAMPLE = EXAMPLES / "outbox.py"
-NewUri = Callable[..., str]
-
-
-def _load(path: Path) -> Any:
-    specification = spec_from_file_location(path.stem, path)
-    assert specification
-    assert specification.loader
-    module = module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-outbox = _load(EXAMPLE)
-audit = _load(EXAMPLES / "audit.py")
-postgresql = _load(EXAMPLES / "batch_loader" / "postgresql.py")
-
-
+EXAMPLES = ROOT / "examples"
+outbox: Any = loaded(EXAMPLES / "outbox.py")
+audit: Any = loaded(EXAMPLES / "audit.py")
+postgresql: Any = loaded(EXAMPLES / "batch_loader" / "postgresql.py")
 DATABASES = ["sqlite"] + (["postgresql"] if postgresql.PROGRAMS else [])
 
 
@@ -95,38 +80,6 @@ async def test_committed_rows_are_posted(engine: Engine, queue: bmq.Queue) -> No
     assert left(engine) == 0
 
 
-async def test_a_relay_dying_between_posting_and_marking_duplicates_no_message(
-    engine: Engine, queue: bmq.Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    payloads = [b"%d" % number for number in range(700)]
-    write(engine, *payloads)
-
-    def die(*arguments: object) -> None:
-        raise KeyError("killed")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(outbox, "note", die)
-        with pytest.raises(KeyError):
-            await outbox.relay_some(engine, "shop", queue)
-    assert left(engine) == 700
-    assert [await outbox.relay_some(engine, "shop", queue) for _ in range(3)] == [500, 200, 0]
-    assert await stored(queue) == payloads
-
-
-async def test_several_relays_post_each_row_once(engine: Engine, queue: bmq.Queue) -> None:
-    """Each row arrives once, though both have posted it; rows written meanwhile arrive too."""
-    write(engine, *(b"%d" % number for number in range(50)))
-    relays = [asyncio.create_task(outbox.relay(engine, "shop", queue, pause=0.05)) for _ in range(2)]
-    found = [(await queue.receive(timeout=20)).data for _ in range(50)]
-    await asyncio.to_thread(write, engine, b"meanwhile")
-    found.append((await queue.receive(timeout=20)).data)
-    for each in relays:
-        each.cancel()
-    await asyncio.wait(relays)
-    assert await stored(queue) == []
-    assert sorted(found) == sorted([*(b"%d" % number for number in range(50)), b"meanwhile"])
-
-
 async def test_refused_messages_wait(
     engine: Engine, bmq_session: bmq.Session, bmq_new_queue_uri: NewUri
 ) -> None:
@@ -157,12 +110,8 @@ async def test_two_outboxes_have_different_guids(engine: Engine, queue: bmq.Queu
 
 
 def test_the_example_runs() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLE], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == "posted 5"
-    assert done.stdout.splitlines()[-1] == "order 4 {'CustomerId': 4}"
+    lines = completed(sys.executable, "-W", "error", EXAMPLES / "outbox.py").stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("posted 5", "order 4 {'CustomerId': 4}")
 
 
 async def test_the_audit_finds_what_was_posted_and_never_handled(
@@ -195,14 +144,12 @@ async def test_the_audit_finds_what_was_posted_and_never_handled(
         found: list[int] = audit.missing(engine, "shop", uri, until=until)
         return found
 
-    def guid(number: int) -> str:
-        return bmq.conventions.derived_guid("shop", "outbox", str(number))
-
     with engine.connect() as connection:
         every = list(connection.execute(select(outbox.outbox)).all())
     for row in every:
         target = waiting if row.properties else queue
-        await (await outbox.posted(target, row, guid(row.id)))
+        guid = bmq.conventions.derived_guid("shop", "outbox", str(row.id))
+        await (await outbox.posted(target, row, guid))
     outbox.note(engine, list(rows))
     assert missing() == list(rows[:5]), "the last one is not due yet"
     assert missing(datetime.now(UTC) - timedelta(hours=1)) == []

@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import email
 import email.message
-import importlib.util
-import json
 import re
-import subprocess
 import sys
 import tomllib
 import zipfile
@@ -19,7 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.commands import ROOT, completed, loaded
+from tests.sweeps import sweep
+
 PROJECTS = ROOT / "bmq" / "cli" / "projects"
 WORKFLOWS = sorted([*(ROOT / ".github" / "workflows").glob("*.yml"), *PROJECTS.rglob("workflows/*.yml")])
 #: The jobs that may do more than read: sign what another job has built, and draft the page of a release.
@@ -31,12 +30,7 @@ WRITING = {
 
 @pytest.fixture(scope="module")
 def hatch_build() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(ROOT / "hatch_build.py")
 
 
 KNOWN = {
@@ -92,11 +86,7 @@ def test_the_metadata_has_urls_exactly_when_one_is_known(
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dist")
-    build = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert build.returncode == 0, build.stderr
+    completed(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder)
     return next(folder.glob("*.whl"))
 
 
@@ -124,22 +114,17 @@ def test_the_wheel_contains_the_package_without_tests(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as files:
         names = {name for name in files.namelist() if ".dist-info/" not in name}
     assert {name.split("/")[0] for name in names} == {"bmq", "pyspark_bmq"}
-    listed = subprocess.run(
-        ["git", "ls-files", "bmq", "pyspark_bmq"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
+    listed = completed("git", "ls-files", "bmq", "pyspark_bmq").stdout.split()
     assert "bmq/py.typed" in names
     assert names == set(listed), "with the files of new projects"
 
 
 def test_workflows_are_legal() -> None:
-    check = subprocess.run(
-        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert check.returncode == 0, check.stdout
+    schema = ("--builtin-schema", "vendor.github-workflows")
+    completed(sys.executable, "-m", "check_jsonschema", *schema, *WORKFLOWS)
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.relative_to(ROOT).as_posix())
+@sweep("path", WORKFLOWS)
 def test_workflows_have_the_permissions_they_need(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     workflow = yaml.safe_load(text)
@@ -157,7 +142,7 @@ def test_workflows_have_the_permissions_they_need(path: Path) -> None:
         assert (ROOT / script).stat().st_mode & 0o111
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.relative_to(ROOT).as_posix())
+@sweep("path", WORKFLOWS)
 def test_workflows_name_actions_by_commit_with_the_version_beside(path: Path) -> None:
     used = re.findall(r"uses: (.+)", path.read_text(encoding="utf-8"))
     assert used
@@ -185,9 +170,7 @@ def test_tools_of_a_release_are_pinned_and_installed_by_hash() -> None:
 
 
 @pytest.mark.statement("8.9")
-@pytest.mark.parametrize(
-    "name", ["SECURITY.md", "CODE_OF_CONDUCT.md", "RELEASING.md", "LICENSE", "CHANGELOG.md"]
-)
+@sweep("name", ["SECURITY.md", "CODE_OF_CONDUCT.md", "RELEASING.md", "LICENSE", "CHANGELOG.md"])
 def test_project_files_exist_and_are_linked(name: str) -> None:
     assert (ROOT / name).exists()
     texts = [(ROOT / each).read_text(encoding="utf-8") for each in ("README.md", "CONTRIBUTING.md")]
@@ -202,8 +185,27 @@ def test_extras_are_for_users_and_groups_for_developers(metadata: email.message.
     assert "pytest" not in str(metadata.get_all("Requires-Dist"))
 
 
+#: A conversation in a process of its own, and the libraries that took part.
+CONVERSATION = """
+import asyncio, json, sys
+import bmq
+
+async def main():
+    async with bmq.broker.Broker(port=0) as broker, bmq.connect(broker.uri) as session:
+        queue = await session.open_queue("bmq://bmq.test.mem.priority/q", read=True, write=True)
+        await queue.post(b"x", properties={"a": 1})
+        (await queue.receive(timeout=30)).confirm()
+
+asyncio.run(main())
+from bmq.wire import codec, layout
+print(sys.modules["bmq.wire.control"].orjson.__name__)
+print({type(each).__module__.partition(".")[0] for each in layout.LAYOUTS.values()})
+print(codec.CODECS and {codec.size - layout.LAYOUTS[name].sizeof() for name, codec in codec.CODECS.items()})
+"""
+
+
 @pytest.mark.statement("8.7")
-def test_chosen_libraries_are_declared_dependencies() -> None:
+def test_chosen_libraries_are_declared_and_used() -> None:
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project, groups = pyproject["project"], pyproject["dependency-groups"]
     for library, where in {
@@ -215,51 +217,14 @@ def test_chosen_libraries_are_declared_dependencies() -> None:
         "pytest-asyncio": groups["test"],
     }.items():
         assert any(str(each).startswith(library) for each in where), library
-
-
-#: A conversation in a process of its own, and the libraries that took part.
-CONVERSATION = """
-import asyncio, json, sys
-import bmq
-
-async def main():
-    async with bmq.broker.Broker(port=0) as broker, bmq.connect(broker.uri) as session:
-        queue = await session.open_queue("bmq://bmq.test.mem.priority/q", read=True, write=True)
-        await queue.post(b"x", properties={"a": 1})
-        message = await queue.receive(timeout=30)
-        assert (message.data, message.properties) == (b"x", {"a": 1})
-        message.confirm()
-
-asyncio.run(main())
-from bmq.wire import control, codec
-writer = sys.modules["bmq.wire.control"].orjson
-declared = sys.modules["bmq.wire.layout"].LAYOUTS
-json.dump({
-    "writes control messages": writer.__name__,
-    "declares structures": sorted({type(each).__module__.partition(".")[0] for each in declared.values()}),
-    "packs": {name: codec.size == declared[name].sizeof() for name, codec in codec.CODECS.items()},
-}, sys.stdout)
-"""
-
-
-@pytest.mark.statement("8.7")
-def test_chosen_libraries_are_used_at_run_time() -> None:
-    run = subprocess.run([sys.executable, "-c", CONVERSATION], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    used = json.loads(run.stdout)
-    assert used["writes control messages"] == "orjson"
-    assert used["declares structures"] == ["construct"]
-    assert used["packs"]
-    assert all(used["packs"].values())
+    used = completed(sys.executable, "-c", CONVERSATION).stdout.splitlines()
+    assert used == ["orjson", "{'construct'}", "{0}"]
 
 
 def test_make_leaves_the_environment_of_another_checkout_alone(tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml"):
         (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
-    run = subprocess.run(
-        ["make", "setup", f"VENV={sys.prefix}"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert run.returncode != 0
+    run = completed("make", "setup", f"VENV={sys.prefix}", cwd=tmp_path, status=2)
     assert "belongs to the checkout" in run.stderr
     assert "VENV=" in run.stderr
 
@@ -271,26 +236,21 @@ PLACEHOLDERS = re.compile(
 )
 
 
-def addresses(texts: dict[str, str], links: dict[str, str]) -> list[str]:
-    """Return the places with a placeholder, or with an address that only pyproject.toml may have."""
-    known = [each for each in (links["repository"], links["site"]) if each]
-    found = []
-    for name, text in texts.items():
-        wrong = [match[0] for match in PLACEHOLDERS.finditer(text)]
-        wrong += [address for address in known if address in text]
-        found += [f"{name}: {each}" for each in wrong]
-    return found
-
-
 def test_the_addresses_of_the_project_are_in_one_table() -> None:
-    listed = subprocess.run(
-        ["git", "ls-files", "*.md", "*.toml", "*.yml", "*.py", "*.html", "*Dockerfile", "Makefile"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
+    kinds = ("*.md", "*.toml", "*.yml", "*.py", "*.html", "*Dockerfile", "Makefile")
     # The command that refuses placeholders contains them; tests use addresses of their own.
-    names = [each for each in listed if not each.startswith(("tests/", ".ci/", "pyproject.toml"))]
-    texts = {each: (ROOT / each).read_text(encoding="utf-8") for each in names if (ROOT / each).is_file()}
-    assert len(texts) > 300
+    names = [
+        name
+        for name in completed("git", "ls-files", *kinds).stdout.splitlines()
+        if not name.startswith(("tests/", ".ci/", "pyproject.toml")) and (ROOT / name).is_file()
+    ]
+    assert len(names) > 300
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     links = pyproject["tool"]["bmq"]["links"]
-    assert addresses(texts, links) == []
+    known = [each for each in (links["repository"], links["site"]) if each]
+    found = []
+    for name in names:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        found += [f"{name}: {match[0]}" for match in PLACEHOLDERS.finditer(text)]
+        found += [f"{name}: {address}" for address in known if address in text]
+    assert found == []

@@ -55,16 +55,6 @@ def test_the_tutorial_builds_the_orders_service(tmp_path: Path, ports: list[int]
         assert (tmp_path / name).read_text(encoding="utf-8") == expected, name
 
 
-def test_a_wrong_page_is_detected(tmp_path: Path, ports: list[int]) -> None:
-    page = tmp_path / "page.md"
-    page.write_text('```python title="a.py"\nprint(1)\n```\n\n```console\n$ python a.py\n2\n```\n')
-    with pytest.raises(AssertionError, match="printed\n1"):
-        pages.run(page, tmp_path, ports)
-    page.write_text('```console title="x"\n$ python -c pass\nhello\n```\n')
-    with pytest.raises(AssertionError, match="ended before 'hello'"):
-        pages.run(page, tmp_path, ports)
-
-
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", GUIDES)
 def test_guide_works_when_copied(name: str, tmp_path: Path, ports: list[int]) -> None:

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,18 +16,8 @@ from bmq.wire.control import Codec, MessageKind, Structure, members
 from bmq.wire.control_event import decode_event, encode_event
 from bmq.wire.event import read_event
 from bmq.wire.layout import LAYOUTS
+from tests.programs.test_docs import generate as generate
 from tests.transcripts import RECORDINGS, Recorded, recorded
-
-DOCS = Path(__file__).parent.parent.parent / "docs"
-
-
-@pytest.fixture(scope="module")
-def generate() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(DOCS)
-        yield importlib.import_module("generate")
-        for name in ("generate", "annotated", "diagram", "messages", "reference"):
-            sys.modules.pop(name, None)
 
 
 @pytest.fixture(scope="module")

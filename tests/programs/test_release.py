@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
-import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
@@ -15,7 +13,9 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.commands import ROOT, completed, loaded
+from tests.sweeps import sweep
+
 CHANGELOG = """# Changelog
 
 ## [Unreleased]
@@ -38,18 +38,12 @@ site = "https://docs.shop.test/bmq"
 
 @pytest.fixture(scope="module")
 def release() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("release", ROOT / ".ci" / "release.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(ROOT / ".ci" / "release.py")
 
 
 def git(root: Path, *arguments: str) -> str:
     identity = ("-c", "user.name=a", "-c", "user.email=a@b.test", "-c", "commit.gpgsign=false")
-    command = ["git", *identity, *arguments]
-    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+    return completed("git", *identity, *arguments, cwd=root).stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +113,7 @@ def test_a_version_is_released_once(release: ModuleType, ready: Path) -> None:
     assert "at another commit" in release.reasons(ready, "1.2.3", tagged=True)[0]
 
 
-@pytest.mark.parametrize("version", ["", "1.2", "v", "1.2.3.4", "1.2.3+local", "next", "1.2.3\n"])
+@sweep("version", ["", "1.2", "v", "1.2.3.4", "1.2.3+local", "next", "1.2.3\n"])
 def test_a_version_has_three_numbers(release: ModuleType, ready: Path, version: str) -> None:
     with pytest.raises(SystemExit):
         release.main([version, "--check"], ready)
