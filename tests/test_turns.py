@@ -22,7 +22,7 @@ import pytest_asyncio
 import bmq
 import bmq.delays
 import bmq.taskiq
-from bmq._turn import SHARE, Turn, ended, turn_of
+from bmq._turn import SHARE, Turn, WaitingLine, ended, turn_of
 from bmq.protocol.client.events import StateRestored
 from tests.sweeps import sweep
 from tests.waiting import eventually
@@ -394,6 +394,17 @@ async def test_cancelled_task_passes_its_share_on() -> None:
     first.cancel()
     await second
     assert first.cancelled()
+
+
+async def test_a_cancelled_task_is_passed_over_before_it_has_left() -> None:
+    line = WaitingLine()
+    first, second = line.join(), line.join()
+    first.cancel()
+    assert line.wake() == 1
+    assert second.done()
+    assert not line.leave(first), "its turn had not come"
+    assert line.leave(second), "its turn had come: the caller passes it on"
+    assert len(line) == 0
 
 
 class SearchedFuture(asyncio.Future[None]):
