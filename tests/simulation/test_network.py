@@ -361,3 +361,17 @@ async def test_the_kernel_of_a_paused_process_accepts_connections(pair: Pair) ->
     assert len(pair.accepted) == 2
     assert len(pair.accepted[0].data) == 1_000_000
     writer.close()
+
+
+@over()
+async def test_heal_ends_every_fault(pair: Pair) -> None:
+    network = pair.sim.network
+    network.set(latency=(5.0, 5.0), rate=1.0, segment=(1, 1), window=1)
+    network.refuse("server", 1000)
+    network.partition("main", "server")
+    pair.connection.stall(float("inf"), towards_client=True)
+    pair.sim.heal()
+    pair.far.write(bytes(1000))
+    (await asyncio.open_connection("server", 1000))[1].close()
+    await some_time()
+    assert len(pair.client.data) == 1000
