@@ -78,9 +78,12 @@ def test_values_of_applications(value: Any) -> None:
     assert plain.dumps(value) == orjson.dumps(value)
 
 
-def test_indentation_and_other_types() -> None:
-    value: Any = {"a": [1, {"b": None}], "e": [], "o": {}}
+def test_indentation() -> None:
+    value = {"a": [1, {"b": None}], "e": [], "o": {}}
     assert plain.dumps(value, option=plain.OPT_INDENT_2) == orjson.dumps(value, option=orjson.OPT_INDENT_2)
+
+
+def test_other_types() -> None:
     value = {"a": object, "b": [object]}
     assert plain.dumps(value, default=repr) == orjson.dumps(value, default=repr)
 

@@ -242,6 +242,13 @@ def test_the_site_builds_strictly_and_loads_no_external_resource(tmp_path: Path)
     assert "<!-- generated" not in (tmp_path / "protocol" / "wire.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", ["producer.py", "consumer.py"])
+def test_an_example_without_a_broker_ends_in_one_line(name: str) -> None:
+    run = completed(sys.executable, ROOT / "examples" / name, "--broker", "tcp://127.0.0.1:1", status=1)
+    (line,) = run.stderr.splitlines()
+    assert line.startswith("ConnectionFailed: could not connect to tcp://127.0.0.1:1")
+
+
 def test_the_limits_of_the_embedded_broker_are_those_documented() -> None:
     text = (ROOT / "docs" / "guides" / "embedded-broker.md").read_text(encoding="utf-8")
     documented = {

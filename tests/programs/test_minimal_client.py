@@ -7,15 +7,16 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import bmq.blocking
 from bmq.testing import BackgroundBroker
-from tests.commands import ROOT, completed
 
-EXAMPLE = ROOT / "examples" / "minimal_client"
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "minimal_client"
 QUEUE = "bmq://bmq.test.mem.priority/from-java"
 
 
@@ -33,14 +34,24 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("classes")
     sources = sorted(map(str, EXAMPLE.glob("*.java")))
     quick = ["-J-XX:TieredStopAtLevel=1", "-J-XX:+UseSerialGC"]
-    completed(java("javac"), *quick, "-Xlint:all,-try,-serial", "-Werror", "-d", folder, *sources)
-    options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8"]
-    return [java("java"), *options, "-cp", str(folder)]
+    subprocess.run(
+        [java("javac"), *quick, "-Xlint:all,-try,-serial", "-Werror", "-d", folder, *sources], check=True
+    )
+    return [
+        java("java"),
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
+        "-Dfile.encoding=UTF-8",
+        "-cp",
+        str(folder),
+    ]
 
 
 def run(*command: str) -> list[str]:
     """Run a program, and return the printed lines."""
-    return completed(*command, timeout=60).stdout.splitlines()
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def test_bmq_reads_what_java_posts(client: list[str]) -> None:
@@ -75,8 +86,13 @@ def test_java_reads_the_messages_that_an_expression_selects(client: list[str]) -
 
 def test_a_refused_queue_ends_java_with_the_reason(client: list[str]) -> None:
     with BackgroundBroker() as broker:
-        command = [*client, "MinimalClient", broker.uri, "post", "bmq://no.such.domain/q", "one"]
-        refused = completed(*command, status=1)
+        refused = subprocess.run(
+            [*client, "MinimalClient", broker.uri, "post", "bmq://no.such.domain/q", "one"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert refused.returncode == 1
     assert "openQueue refused" in refused.stderr
     assert "E_UNKNOWN" in refused.stderr
 
