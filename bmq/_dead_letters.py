@@ -30,19 +30,18 @@ import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 from itertools import count, islice
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from bmq import _checks, _world
 from bmq._checks import INT32_MAX, INT64_MAX
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.client.message import Message
-from bmq.client.posts import QueueBase
+from bmq.client.posts import PutMessage, QueueBase
 from bmq.conventions import (
     ATTEMPTS,
     DEAD_ATTEMPTS,
@@ -91,10 +90,11 @@ __all__ = [
     "PoisonKind",
     "PutAside",
     "check_dead_letters",
+    "check_elsewhere",
     "guid_of",
     "integer_of",
-    "legal",
     "origin_of",
+    "original_of",
     "poison_of",
     "queue_of",
     "short",
@@ -310,6 +310,70 @@ def origin_of(message: Message) -> str:
     return origin if is_guid(origin) else message.guid
 
 
+# ---- the way back from a dead letter
+
+
+def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMessage]:
+    """Return the destination and the original message of a dead letter.
+
+    Payload and properties are those of the original, with one more property: ``bmq_origin``, the GUID of the
+    original, by which an inbox knows a message that was handled before. The GUID derives from the GUID of the
+    dead letter, so that a message restored twice within the broker's deduplication window is stored once. ::
+
+        uri, original = bmq.workers.original_of(letter)
+        (await (await session.open_output(uri)).post_many([original])).raise_for_failures()
+        letter.confirm()
+
+    Args:
+        letter: message that a :class:`bmq.DeadLetter` has put aside.
+        queue: destination instead of the original queue.
+
+    Raises:
+        UsageError: the message is not a dead letter, or cannot be posted in its original form.
+        ProtocolError: the message cannot be parsed.
+    """
+    properties = _checks.choice("letter", letter, Message).properties
+    if queue is not None:
+        QueueUri.parse(queue)
+    origin = properties.get(DEAD_QUEUE)
+    if not isinstance(origin, str):
+        raise UsageError(f"message {letter.guid} is not a dead letter: it has no {DEAD_QUEUE}")
+    raw = properties.get(DEAD_RAW)
+    if raw is not None:
+        raise UsageError(
+            f"dead letter {letter.guid} has an unreadable original, which cannot be posted again: {raw!s}"
+        )
+    if queue is None and "?id=" in origin:
+        raise UsageError(
+            f"dead letter {letter.guid} belongs to application {origin} alone: a post to this queue would "
+            "reach all applications; name another queue"
+        )
+    uri = queue if queue is not None else origin
+    restored = {n: v for n, v in properties.typed().items() if not n.startswith(DEAD_PREFIX)}
+    for name, value in _rest(properties.get(DEAD_PROPERTIES)):
+        if len(restored) < MAX_PROPERTIES and legal({name: value}):
+            restored[name] = value
+    first = properties.get(DEAD_GUID)
+    if is_guid(first) and len(restored) < MAX_PROPERTIES:
+        restored[ORIGIN] = first
+    return uri, PutMessage(letter.data, restored or None, derived_guid(letter.guid, uri, "back"))
+
+
+def _rest(text: object) -> list[tuple[str, PropertyInput]]:
+    """Return the properties that could not be posted with the dead letter."""
+    if not isinstance(text, str):
+        return []
+    found: list[tuple[str, PropertyInput]] = []
+    try:
+        for name, kind, value in cast("list[Any]", json.loads(text)):
+            number = PropertyType[kind]
+            raw = number in (PropertyType.CHAR, PropertyType.BINARY)
+            found.append((str(name), PropertyValue(number, base64.b64decode(value) if raw else value)))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []  # another program's property
+    return found
+
+
 # ---- poison
 
 
@@ -418,7 +482,7 @@ def queue_of(message: Message, name: str, allowed: Allowed) -> str | None:
             f"{name} names an application, and posts go to a queue without ?id=: {value!r}",
         )
     try:
-        listed = allowed(uri)
+        listed = allowed(uri, QueueUri.parse(message.queue_uri))
     except Exception as error:  # an application's function, called with a producer's input
         raise Poison(PoisonKind.MISDIRECTED, f"allow= failed on {value!r}: {described(error)}") from error
     if not listed:
@@ -442,48 +506,32 @@ class Allowed:
     """The queues to which messages may direct posts.
 
     Args:
-        allow: patterns, or a function. By default the queues of ``own``'s domain, and in any domain the
-            queues for replies (named ``replies.*``).
-        own: source queue of the messages.
-        name: name of the argument, for errors.
+        allow: patterns, or a function. By default the queues of the messages' own domain, and in any domain
+            the queues for replies (named ``replies.*``).
 
     Raises:
         UsageError: ``allow`` has another type.
     """
 
-    def __init__(self, allow: Allow | None, own: QueueUri, name: str = "allow") -> None:
-        self._own = own
+    def __init__(self, allow: Allow | None) -> None:
         self._function: Callable[[str], bool] | None = None
         self._patterns: tuple[str, ...] | None = None
-        if allow is None:
-            return
         if isinstance(allow, str):
-            self._patterns = (_checks.text(name, allow, empty=False),)
+            self._patterns = (_checks.text("allow", allow, empty=False),)
         elif callable(allow):
             self._function = allow
-        else:
-            try:
-                patterns = list(allow)
-            except TypeError:
-                raise UsageError(
-                    f"{name} must be a pattern such as 'bmq://DOMAIN/*', several, or a function of a URI, "
-                    f"not {type(allow).__name__}"
-                ) from None
-            self._patterns = tuple(_checks.text(name, each, empty=False) for each in patterns)
+        elif allow is not None:
+            what = "patterns such as 'bmq://DOMAIN/*', a pattern, or a function of a URI"
+            patterns: list[str] = _checks.items("allow", allow, what)
+            self._patterns = tuple(_checks.text("allow", each, empty=False) for each in patterns)
 
-    def of(self, own: QueueUri) -> Allowed:
-        """Return the same rule for messages of another queue."""
-        other = copy(self)
-        other._own = own
-        return other
-
-    def __call__(self, uri: QueueUri) -> bool:
-        """Whether a message may name this queue."""
+    def __call__(self, uri: QueueUri, own: QueueUri) -> bool:
+        """Whether a message of the queue ``own`` may name this queue."""
         if self._function is not None:
             return bool(self._function(uri.canonical))
         if self._patterns is not None:
             return any(fnmatchcase(uri.canonical, pattern) for pattern in self._patterns)
-        same = uri.domain == self._own.domain and uri.tier == self._own.tier
+        same = uri.domain == own.domain and uri.tier == own.tier
         return same or uri.queue.startswith("replies.")
 
 
@@ -707,6 +755,21 @@ class Left:
 # ---- putting messages aside
 
 
+def check_elsewhere(uri: QueueUri, letters: Queue | str) -> None:
+    """Check that messages of a queue can be put aside in another queue.
+
+    Raises:
+        UsageError: the messages would return to the queue, or cannot be posted.
+    """
+    other = QueueUri.parse(letters if isinstance(letters, str) else letters.uri)
+    if other.app_id:
+        raise UsageError(f"dead letters are posted to a queue, not to an application of it: {other}")
+    if other.canonical == uri.canonical:
+        raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
+    if not isinstance(letters, str) and not letters.writable:
+        raise UsageError(f"queue {other} is not open for writing: open_queue(..., write=True)")
+
+
 def check_dead_letters(queue: Queue | str, own: Queue) -> Queue:
     """Check that dead letters of a queue can be posted to another queue; return the latter.
 
@@ -723,10 +786,7 @@ def check_dead_letters(queue: Queue | str, own: Queue) -> Queue:
             "write=True)"
         )
     _checks.instance("dead_letters", queue, QueueBase, "an open bmq.Queue")
-    if QueueUri.parse(queue.uri).canonical == QueueUri.parse(own.uri).canonical:
-        raise UsageError(f"dead letters of {own.uri} would return to it; name another queue for them")
-    if not queue.writable:
-        raise UsageError(f"queue {queue.uri} is not open for writing: open_queue(..., write=True)")
+    check_elsewhere(QueueUri.parse(own.uri), queue)
     return queue
 
 

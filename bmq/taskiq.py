@@ -278,10 +278,10 @@ class BmqBroker(AsyncBroker):
         """Pass on due tasks."""
         assert self._output is not None
         waiting = self._output.delay_queue_uri
-        usual = Allowed(None, QueueUri.parse(waiting))
+        usual, own = Allowed(None), QueueUri.parse(waiting)
 
         def allow(uri: str) -> bool:
-            return uri == self._uri.canonical or usual(QueueUri.parse(uri))
+            return uri == self._uri.canonical or usual(QueueUri.parse(uri), own)
 
         try:
             queue = await session.open_queue(waiting, read=True, default_subscription=False)

@@ -149,7 +149,7 @@ class Child:
 
         async def page(path: str) -> Page:
             number, _, rest = path.removeprefix("/").partition("/")
-            return probes[int(number)].page(f"/{rest}")
+            return await probes[int(number)].page(f"/{rest}")
 
         server = PageServer("127.0.0.1", 0, page)
         async with server.serving() if probes else nullcontext():

@@ -136,9 +136,8 @@ class Mover:
         _checks.optional(_checks.choice, "admin", admin, Admin)
         longest, grace = _checks.timeout(longest, "longest"), _checks.seconds("grace", grace)
         self._queue = queue
-        own = QueueUri.parse(queue.uri)
-        self._own = own.canonical
-        self._allowed = Allowed(allow, own)
+        self._own = QueueUri.parse(queue.uri).canonical
+        self._allowed = Allowed(allow)
         if dead_letters is not None:
             dead_letters = check_dead_letters(dead_letters, queue)
         self._aside = PutAside("the mover", dead_letters, logger)

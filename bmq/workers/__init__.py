@@ -4,12 +4,10 @@
 :func:`consume` feeds one function from one queue; :class:`App` is a whole service of such functions.
 """
 
-from bmq._dead_letters import DeadLetter, Failure, GiveUp
+from bmq._dead_letters import DeadLetter, Failure, GiveUp, original_of
 from bmq.client.attempt import CallNext
 from bmq.workers._app import App
-from bmq.workers._consume import consume
-from bmq.workers._dependencies import Depends
-from bmq.workers._failures import original_of
+from bmq.workers._handlers import Depends
 from bmq.workers._options import AckPolicy, Middleware
 from bmq.workers._registry import Router
 from bmq.workers._results import Respond, Responder
@@ -25,6 +23,7 @@ from bmq.workers._retry import (
 )
 from bmq.workers._status import Statuses, SubscriberState, SubscriberStatus, status
 from bmq.workers._sweeper import Sweeper, SweeperStats
+from bmq.workers._workers import consume
 
 __all__ = [
     "AckPolicy",

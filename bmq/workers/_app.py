@@ -32,15 +32,14 @@ from bmq.client.session import Session
 from bmq.delays import Mover
 from bmq.errors import Error, StateError, UsageError
 from bmq.protocol.machine import Machine, Transition
-from bmq.workers._consume import feed, idle_consumer_of, open_dead_letters
-from bmq.workers._dependencies import HandlerContext, S, app_dependencies, checked_state
+from bmq.workers._handlers import HandlerContext, S, app_dependencies, checked_state
 from bmq.workers._options import Middleware, OnError, member_of
 from bmq.workers._registry import Registrar, Registration, Registry, Router
 from bmq.workers._results import Publisher
 from bmq.workers._retry import Clock, checked_clock
 from bmq.workers._status import Statuses, expect, status, workers_of
 from bmq.workers._sweeper import Sweeper
-from bmq.workers._workers import settled, together
+from bmq.workers._workers import feed, idle_consumer_of, settled, together
 from bmq.workers.probe import Metrics, Probe, address_of, worst
 
 __all__ = ["App", "Life", "LifeState"]
@@ -429,23 +428,16 @@ class App(Registrar, Generic[S]):
         feeding = [fed for each in self._all() if each._session is not None for fed in each._fed]
         if not feeding:
             raise StateError("the app has consumers only while it runs: await app.run()")
-        # Methods are equal, and not identical: each access creates a new object.
-        method = inspect.ismethod(handler)
-        chosen = [
-            fed
-            for fed in feeding
-            if handler is None or fed[0].handler is handler or (method and fed[0].handler == handler)
-        ]
+        chosen = [fed for fed in feeding if handler is None or fed[0].handler == handler]
+        if not chosen:
+            raise StateError(f"{_checks.shown(handler)} is not a handler of this app")
         for each, _ in chosen:
             if each.group is not None:
                 raise StateError(
                     f"{each.plan.name} is the handler of a group, which cannot be paused: stop the app, and "
                     "the other members take over"
                 )
-        found = [consumer for _, consumer in chosen]
-        if not found:
-            raise StateError(f"{_checks.shown(handler)} is not a handler of this app")
-        return found
+        return [consumer for _, consumer in chosen]
 
     async def __aenter__(self) -> App[S]:
         """Run the app in the background of another program; return once its handlers receive messages.
@@ -618,8 +610,8 @@ class App(Registrar, Generic[S]):
 
     async def _feed(self, each: Registration, consumer: Consumer) -> None:
         """Call one handler until the app stops."""
-        options, dead_letters = await open_dead_letters(each.options, consumer.queue)
-        hook, watch = options.on_error if options.on_error is not None else self._on_error, self._watch
+        options, watch = each.options, self._watch
+        hook = options.on_error if options.on_error is not None else self._on_error
 
         def tell(failure: Failure) -> Awaitable[None] | None:
             if watch is not None:
@@ -636,7 +628,7 @@ class App(Registrar, Generic[S]):
         middlewares = () if each.middlewares is None else (*outer, *each.middlewares)
         context = replace(self._context, middlewares=middlewares, builtins=builtins)
         group = None if each.group is None else member_of(each.group, consumer.queue)
-        how = (consumer, each.plan, options, dead_letters, context)
+        how = (consumer, each.plan, options, context)
         await feed(*how, group=group, close=group is None, grace=self._grace, clock=self._clock)
 
     async def _work(self, apps: list[App[Any]]) -> None:

@@ -1,46 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failed messages: reports, quarantine, and the way back from a dead letter."""
+"""Failed messages: reports, and the quarantine."""
 
 from __future__ import annotations
 
-import base64
 import inspect
-import json
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
 
-from bmq import _checks
 from bmq._checks import INT32_MAX
-from bmq._dead_letters import DeadLetter, Failure, Poison, guid_of, integer_of, legal, poison_of
+from bmq._dead_letters import DeadLetter, Failure, Poison, guid_of, integer_of, poison_of
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq.client.consumer import Consumer
 from bmq.client.message import Message
-from bmq.client.posts import PutMessage
 from bmq.client.queue import Queue
-from bmq.conventions import (
-    DEAD_GUID,
-    DEAD_PREFIX,
-    DEAD_PROPERTIES,
-    DEAD_QUEUE,
-    DEAD_RAW,
-    DEATHS,
-    ORIGIN,
-    derived_guid,
-    is_guid,
-)
-from bmq.errors import Error, RequestFailed, UsageError
-from bmq.wire.constants import MAX_PROPERTIES, PropertyType
+from bmq.conventions import DEATHS, ORIGIN
+from bmq.errors import Error, RequestFailed
+from bmq.wire.constants import PropertyType
 from bmq.wire.printable import described, printable
-from bmq.wire.properties import PropertyInput, PropertyValue
-from bmq.wire.uri import QueueUri
-from bmq.workers._invoker import BlockingCalls, own_context
+from bmq.wire.properties import PropertyValue
+from bmq.workers._handlers import BlockingCalls, own_context
 from bmq.workers._options import HandlerOptions
 from bmq.workers._retry import Clock, Reject, RetryAfter, post_again
 
-__all__ = ["Died", "FailureReports", "Quarantine", "original_of", "suspects_of"]
+__all__ = ["Died", "FailureReports", "Quarantine", "suspects_of"]
 
 # ---- Reports of failed attempts: log lines, and the hook of the application
 
@@ -295,67 +279,3 @@ class Quarantine:
             self._letters.uri,
             died,
         )
-
-
-# ---- Restores the original message of a dead letter
-
-
-def original_of(letter: Message, queue: str | None = None) -> tuple[str, PutMessage]:
-    """Return the destination and the original message of a dead letter.
-
-    Payload and properties are those of the original, with one more property: ``bmq_origin``, the GUID of the
-    original, by which an inbox knows a message that was handled before. The GUID derives from the GUID of the
-    dead letter, so that a message restored twice within the broker's deduplication window is stored once. ::
-
-        uri, original = bmq.workers.original_of(letter)
-        (await (await session.open_output(uri)).post_many([original])).raise_for_failures()
-        letter.confirm()
-
-    Args:
-        letter: message that a :class:`bmq.DeadLetter` has put aside.
-        queue: destination instead of the original queue.
-
-    Raises:
-        UsageError: the message is not a dead letter, or cannot be posted in its original form.
-        ProtocolError: the message cannot be parsed.
-    """
-    properties = _checks.choice("letter", letter, Message).properties
-    if queue is not None:
-        QueueUri.parse(queue)
-    origin = properties.get(DEAD_QUEUE)
-    if not isinstance(origin, str):
-        raise UsageError(f"message {letter.guid} is not a dead letter: it has no {DEAD_QUEUE}")
-    raw = properties.get(DEAD_RAW)
-    if raw is not None:
-        raise UsageError(
-            f"dead letter {letter.guid} has an unreadable original, which cannot be posted again: {raw!s}"
-        )
-    if queue is None and "?id=" in origin:
-        raise UsageError(
-            f"dead letter {letter.guid} belongs to application {origin} alone: a post to this queue would "
-            "reach all applications; name another queue"
-        )
-    uri = queue if queue is not None else origin
-    restored = {n: v for n, v in properties.typed().items() if not n.startswith(DEAD_PREFIX)}
-    for name, value in _rest(properties.get(DEAD_PROPERTIES)):
-        if len(restored) < MAX_PROPERTIES and legal({name: value}):
-            restored[name] = value
-    first = properties.get(DEAD_GUID)
-    if is_guid(first) and len(restored) < MAX_PROPERTIES:
-        restored[ORIGIN] = first
-    return uri, PutMessage(letter.data, restored or None, derived_guid(letter.guid, uri, "back"))
-
-
-def _rest(text: object) -> list[tuple[str, PropertyInput]]:
-    """Return the properties that could not be posted with the dead letter."""
-    if not isinstance(text, str):
-        return []
-    found: list[tuple[str, PropertyInput]] = []
-    try:
-        for name, kind, value in cast("list[Any]", json.loads(text)):
-            number = PropertyType[kind]
-            raw = number in (PropertyType.CHAR, PropertyType.BINARY)
-            found.append((str(name), PropertyValue(number, base64.b64decode(value) if raw else value)))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return []  # another program's property
-    return found

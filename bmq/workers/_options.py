@@ -10,11 +10,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from bmq import _checks
-from bmq._dead_letters import DeadLetter, Failure
+from bmq._dead_letters import DeadLetter, Failure, check_elsewhere
 from bmq._pace import checked_rate
 from bmq.client.attempt import Attempt, CallNext
 from bmq.client.consumer import Subscription
-from bmq.client.keywords import ConsumerLimits
 from bmq.client.message import Message
 from bmq.client.queue import Queue
 from bmq.codecs import Codec
@@ -34,7 +33,7 @@ from bmq.workers._retry import (
 )
 
 if TYPE_CHECKING:
-    from bmq.workers._dependencies import HandlerPlan
+    from bmq.workers._handlers import HandlerPlan
 
 __all__ = [
     "GROUP_RETRY",
@@ -51,7 +50,6 @@ __all__ = [
     "OnError",
     "OnUndecodable",
     "ResponderOptions",
-    "check_elsewhere",
     "check_middleware",
     "check_middlewares",
     "for_group",
@@ -251,21 +249,18 @@ class HandlerOptions:
         Raises:
             UsageError: a limit is out of range.
         """
-        return Subscription(self.expression, discard_unmatched=self.discard_unmatched, **self.limits)
-
-    @property
-    def limits(self) -> ConsumerLimits:
-        """The limits and the priority of the subscription."""
-        return {
-            "priority": self.priority,
-            "max_unconfirmed_messages": self.max_unconfirmed_messages,
-            "max_unconfirmed_bytes": self.max_unconfirmed_bytes,
-        }
+        return Subscription(
+            self.expression,
+            priority=self.priority,
+            max_unconfirmed_messages=self.max_unconfirmed_messages,
+            max_unconfirmed_bytes=self.max_unconfirmed_bytes,
+            discard_unmatched=self.discard_unmatched,
+        )
 
     @property
     def limited(self) -> bool:
         """Whether an option of the consumer is given."""
-        given = (self.expression, *self.limits.values())
+        given = (self.expression, *self.definition.limits.values())
         return self.discard_unmatched or any(each is not None for each in given)
 
     @property
@@ -366,21 +361,6 @@ class HandlerOptions:
         """Return the function for a message's key, or None."""
         key = self.key
         return (lambda message: message.properties.get(key)) if isinstance(key, str) else key
-
-
-def check_elsewhere(uri: QueueUri, letters: Queue | str) -> None:
-    """Check that messages of a queue can be put aside in another queue.
-
-    Raises:
-        UsageError: the messages would return to the queue, or cannot be posted.
-    """
-    other = QueueUri.parse(letters.uri if isinstance(letters, Queue) else letters)
-    if other.app_id:
-        raise UsageError(f"dead letters are posted to a queue, not to an application of it: {other}")
-    if other.canonical == uri.canonical:
-        raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
-    if isinstance(letters, Queue) and not letters.writable:
-        raise UsageError(f"queue {other} is not open for writing: open_queue(..., write=True)")
 
 
 def _policy_of(retry: RetryPolicy | None, ack: AckPolicy) -> RetryPolicy:

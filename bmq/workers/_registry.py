@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Concatenate, Final, TypeAlias, TypeVar, Unpack, cast
 
 from bmq import _checks
-from bmq._dead_letters import Allow, Allowed, DeadLetter
-from bmq.codecs import Codec, Shape
+from bmq._dead_letters import Allow, Allowed, DeadLetter, check_elsewhere
+from bmq.codecs import Codec
 from bmq.conventions import CANCEL, delay_queue_of
 from bmq.delays import check_due
 from bmq.errors import InvalidURI, StateError, UsageError
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
-from bmq.workers._dependencies import ANY_STATE, BATCH, HANDLER, HandlerPlan, Overrides, Role
+from bmq.workers._handlers import ANY_STATE, BATCH, HANDLER, HandlerPlan, Overrides, Role, accepts
 from bmq.workers._options import (
     BatchBounds,
     BatchConsumerOptions,
@@ -27,7 +27,6 @@ from bmq.workers._options import (
     HandlerOptions,
     Middleware,
     ResponderOptions,
-    check_elsewhere,
     check_middleware,
     check_middlewares,
     for_group,
@@ -179,7 +178,7 @@ class Registry:
                     "share the messages. Give concurrency=2 to handle two at once, or another subscription"
                 )
             one, other = plan.shape, each.plan.shape
-            if one is not None and other is not None and not _alike(one, other):
+            if one is not None and other is not None and not (accepts(one, other) or accepts(other, one)):
                 raise UsageError(
                     f"{plan.name} takes {one.name} in its first parameter, and {each.plan.name} takes "
                     f"{other.name}: both have the same subscription of {uri}, so each message goes to only "
@@ -270,15 +269,6 @@ def check_hook(function: Callable[[], object]) -> None:
             f"{name_of(cast('Callable[..., object]', function))} is a generator, whose body a call does not "
             "run: register one function for the start and another one for the end"
         )
-
-
-def _alike(one: Shape[Any], other: Shape[Any]) -> bool:
-    """Whether two handlers may share messages: the types are equal, or either type is a base of the other."""
-    if one.of == other.of:
-        return True
-    if not (inspect.isclass(one.of) and inspect.isclass(other.of)):
-        return False
-    return issubclass(one.of, other.of) or issubclass(other.of, one.of)
 
 
 # ---- The decorators that register handlers, queues and functions
@@ -690,10 +680,10 @@ class Registrar(ABC):
         """
         longest = _checks.timeout(longest, "longest")
         ahead, _, held, held_bytes = check_due(lookahead, None, max_held, max_held_bytes)
+        Allowed(allow)  # raises if the type is wrong
 
         def step(registry: Registry) -> None:
             uri = QueueUri.parse(registry.uri_of(queue))
-            Allowed(allow, uri)
             letters = None
             if dead_letters is not None:
                 letters = registry.uri_of(dead_letters)

@@ -25,6 +25,7 @@ from bmq._checks import INT64_MAX
 from bmq._dead_letters import Allow, Allowed, guid_of, integer_of, origin_of, queue_of
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
+from bmq._turn import look_at
 from bmq.client.attempt import Attempt, CallNext
 from bmq.client.message import Message
 from bmq.client.posts import PutMessage
@@ -37,7 +38,7 @@ from bmq.wire.keys import Key
 from bmq.wire.printable import described
 from bmq.wire.properties import PropertyInput
 from bmq.wire.uri import QueueUri
-from bmq.workers._dependencies import (
+from bmq.workers._handlers import (
     ANY_STATE,
     HANDLER,
     GeneratedResults,
@@ -109,23 +110,20 @@ class Results:
         self.unknown = not (self.empty or values or any(each in _POSTED for each in parts))
         self._bytes = not values or any(each in _BYTES for each in parts)
         self.of: Any = None
-        self.kinds: list[Shape[Any] | None] = []
-        self._rest: Shape[Any] | None = None
-        # The classes of a union have shapes of their own: only a class has fields that are properties.
+        # The classes of a union have shapes of their own: only a class has fields that are properties. All
+        # other types have one shape, under the base of all classes.
         self._shapes: dict[type, Shape[Any]] = {}
         if values:
-            self.of = Union[tuple(values)] if len(values) > 1 else values[0]  # noqa: UP007
-            classes = [each for each in values if inspect.isclass(each) and len(values) > 1]
-            others = [each for each in values if each not in classes]
+            self.of = Union[tuple(values)]  # noqa: UP007
+            several = len(values) > 1
+            wanted: dict[type, Any] = {each: each for each in values if several and inspect.isclass(each)}
+            if others := [each for each in values if each not in wanted]:
+                wanted[object] = Union[tuple(others)]  # noqa: UP007
             try:
-                self._shapes = {each: Shape(each, codec or "application/json") for each in classes}
-                if others:
-                    rest: Any = Union[tuple(others)]  # noqa: UP007
-                    self._rest = Shape(rest, codec or "application/json")
-                    self.kinds.append(self._rest)
+                self._shapes = {each: Shape(of, codec or "application/json") for each, of in wanted.items()}
             except UsageError as error:
                 raise UsageError(f"{name} returns {shown_type(self.of)}: {error}") from None
-            self.kinds = [*self._shapes.values(), *self.kinds]
+        self.kinds: list[Shape[Any] | None] = [*self._shapes.values()]
         if not values or any(each in _POSTED for each in parts):
             self.kinds.append(None)
 
@@ -151,8 +149,7 @@ class Results:
                 f"{self._name} must return bytes or a bmq.PutMessage, not {type(result).__name__}: annotate "
                 "the result with its type to encode values, as in '-> Order'"
             )
-        found = (self._shapes[each] for each in type(result).__mro__ if each in self._shapes)
-        shape = next(found, self._rest)
+        shape = next((self._shapes[each] for each in type(result).__mro__ if each in self._shapes), None)
         if shape is None:
             raise InvalidPayload(f"a value must be {shown_type(self.of)}, not {type(result).__name__}")
         data, own = shape.encode(result)
@@ -245,13 +242,12 @@ class Output:
         if results.empty or results.unknown:
             problem = "the result is None" if results.empty else results.problem
             problem = problem or "the annotation of the result does not name a type"
-            example = "list[{}]" if batch else "{}"
+            example = "list[Order]" if batch else "Order"
             if inspect.isasyncgenfunction(target_of(self.handler)):
-                example = "AsyncIterator[{}]"
-            examples = [f"'-> {example.format(each)}'" for each in ("Order", "bytes", "bmq.PutMessage")]
+                example = "AsyncIterator[Order]"
             raise UsageError(
                 f"{name}: {problem}, and publish_to({str(self.uri)!r}) posts results by their type: annotate "
-                f"the result with its type, as in {examples[0]}, {examples[1]} or {examples[2]}"
+                f"the result with its type, as in '-> {example}'; bytes and bmq.PutMessage are types, too"
             )
         if self.codec is not None and results.of is None:
             raise UsageError(
@@ -289,18 +285,32 @@ class Publisher:
 
         After a cancellation, outputs may or may not be posted.
         """
-        if self._batch:
-            return await self._post_batch(attempt, call_next)
+        messages, batch = attempt.messages, self._batch
         result = await self._called(attempt, call_next)
-        results: list[Any] = result if isinstance(result, GeneratedResults) else [result]
+        failed: dict[int, BaseException] = {}
+        if batch:
+            results = self._one_each(attempt, result)
+            failed = {place: each for place, each in enumerate(results) if isinstance(each, BaseException)}
+            rows = [(message, 1, each) for message, each in zip(messages, results, strict=True)]
+        else:
+            results = result if isinstance(result, GeneratedResults) else [result]
+            rows = [(messages[0], number, each) for number, each in enumerate(results, 1)]
         for output, convert in self._outputs:
-            items = [
-                self._item(output, convert, attempt.message, each, number)
-                for number, each in enumerate(results, 1)
-                if each is not None
-            ]
-            for error in (await self._post(attempt, output, items)).values():
-                raise error
+            items: dict[int, PutMessage] = {}
+            for place, (message, number, each) in enumerate(rows):
+                if each is None or place in failed:
+                    continue
+                try:
+                    items[place] = self._item(output, convert, message, each, number)
+                except Exception as error:
+                    if not batch:
+                        raise
+                    failed[place] = error
+            failed |= await self._post(attempt, output, items)
+            if failed and not batch:
+                raise failed[min(failed)]
+        if failed:
+            raise PartlyFailed(failed)
         return result
 
     async def _called(self, attempt: Attempt, call_next: CallNext) -> Any:
@@ -309,45 +319,30 @@ class Publisher:
             message.context[PUBLISHES] = attempt.handler
         try:
             return await call_next()
-        finally:
-            for message in attempt.messages:
-                message.context.pop(PUBLISHES, None)
-
-    async def _post_batch(self, attempt: Attempt, call_next: CallNext) -> Any:
-        messages = attempt.messages
-        try:
-            result: Any = await self._called(attempt, call_next)
         except PartlyFailed as error:
+            if not self._batch:
+                raise
             raise UsageError(
                 f"{attempt.handler} has raised PartlyFailed, which would lose the results of the other "
                 "messages: return the exceptions in the list of results, instead of results"
             ) from error
-        is_list = isinstance(cast("object", result), Sequence)
-        results: Sequence[Any] = result if is_list else ()
-        if len(results) != len(messages):
+        finally:
+            for message in attempt.messages:
+                message.context.pop(PUBLISHES, None)
+
+    def _one_each(self, attempt: Attempt, result: object) -> Sequence[Any]:
+        """Return the results of a batch, one for each message.
+
+        Raises:
+            UsageError: the handler has returned another number of results, or something else.
+        """
+        count = len(attempt.messages)
+        if not isinstance(result, Sequence) or len(cast("Sequence[Any]", result)) != count:
             raise UsageError(
-                f"{attempt.handler} must return a list with one result for each of the {len(messages)} "
+                f"{attempt.handler} must return a list with one result for each of the {count} "
                 f"messages of the batch, and None for no output; not {_checks.shown(result)}"
             )
-        failed: dict[int, BaseException] = {
-            index: each for index, each in enumerate(results) if isinstance(each, BaseException)
-        }
-        for output, convert in self._outputs:
-            items: list[PutMessage] = []
-            places: list[int] = []
-            for index, each in enumerate(results):
-                if each is None or index in failed:
-                    continue
-                try:
-                    items.append(self._item(output, convert, messages[index], each, 1))
-                    places.append(index)
-                except Exception as error:
-                    failed[index] = error
-            for place, refused in (await self._post(attempt, output, items)).items():
-                failed[places[place]] = refused
-        if failed:
-            raise PartlyFailed(failed)
-        return results
+        return cast("Sequence[Any]", result)
 
     def _item(
         self, output: Output, convert: Results, message: Message, result: object, number: int
@@ -365,8 +360,8 @@ class Publisher:
                 item.guid = guid
         return item
 
-    async def _post(self, attempt: Attempt, output: Output, items: list[PutMessage]) -> dict[int, Error]:
-        """Post messages, and wait for all outcomes; return the errors by position."""
+    async def _post(self, attempt: Attempt, output: Output, items: dict[int, PutMessage]) -> dict[int, Error]:
+        """Post messages, and wait for all outcomes; return the errors by the keys of ``items``."""
         if not items:
             return {}
         queue = await attempt.messages[0].consumer.queue.session.open_output(output.uri.canonical)
@@ -375,11 +370,12 @@ class Publisher:
             await queue.flush()
             self._unsettled.discard(output)
         try:
-            report = await queue.post_many(items)
+            report = await queue.post_many(items.values())
         except BaseException:
             self._unsettled.add(output)
             raise
-        return {each.index: each.error for each in report.failures}
+        places = list(items)
+        return {places[each.index]: each.error for each in report.failures}
 
 
 # ---- Responders: handlers whose result is posted to the requester
@@ -445,14 +441,12 @@ class Responder:
         self.function = function
         self._codec = codec
         self._results = Results(function, codec)
-        self._allow = Allowed(allow, QueueUri("d", "q"))
-        self._allowed: dict[str, Allowed] = {}
+        self._allowed = Allowed(allow)
         self._log = LogLimit(logger)
         self._name = name_of(function)
         # By queue and GUID: requests of two queues may have the same GUID.
         self._running: dict[tuple[str, str], asyncio.Timeout] = {}
         self._outputs: OrderedDict[Queue, None] = OrderedDict()
-        self._closing: set[asyncio.Future[None]] = set()
         self._cancelled: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def _plan(self, state: object) -> HandlerPlan:
@@ -486,7 +480,7 @@ class Responder:
             self._cancel((message.queue_uri, cancelled))
             return
         request = message.queue_uri, message.guid
-        to = queue_of(message, REPLY_TO, self._allowed_of(message))
+        to = queue_of(message, REPLY_TO, self._allowed)
         until = integer_of(message, DEADLINE, 0, INT64_MAX)
         if self._cancelled.pop(request, self) is None:
             return
@@ -508,12 +502,6 @@ class Responder:
         finally:
             del self._running[request]
         await self._answer(message, to, reply)
-
-    def _allowed_of(self, message: Message) -> Allowed:
-        uri = message.queue_uri
-        if (allowed := self._allowed.get(uri)) is None:
-            allowed = self._allowed[uri] = self._allow.of(QueueUri.parse(uri))
-        return allowed
 
     def _cancel(self, request: tuple[str, str]) -> None:
         if limit := self._running.get(request):
@@ -616,14 +604,8 @@ class Responder:
         self._outputs.move_to_end(output)
         if len(self._outputs) > _OPEN:
             oldest, _ = self._outputs.popitem(last=False)
-            closing = asyncio.ensure_future(oldest.session._close_named(oldest))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closed)
-
-    def _closed(self, closing: asyncio.Future[None]) -> None:
-        self._closing.discard(closing)
-        if not closing.cancelled() and (error := closing.exception()) is not None:
-            logger.info("a queue for replies was not closed cleanly: %s", error)
+            session = oldest.session
+            session._connection.keep(session._close_named(oldest)).add_done_callback(look_at)
 
 
 def _about(message: Message) -> dict[str, str]:

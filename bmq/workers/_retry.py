@@ -59,15 +59,11 @@ class Clock(Protocol):
 
 
 class LoopClock:
-    """The clock of the running event loop.
+    """The clock of the running event loop."""
 
-    Attributes:
-        time: returns the loop's time in seconds.
-    """
-
-    def __init__(self) -> None:
-        # The loop's own method, called once for each message.
-        self.time = asyncio.get_running_loop().time
+    def time(self) -> float:
+        """Return the loop's time in seconds."""
+        return asyncio.get_running_loop().time()
 
     async def sleep(self, seconds: float) -> None:
         """Sleep for a number of seconds. Cancelling the call ends the sleep at once."""

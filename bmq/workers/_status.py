@@ -243,7 +243,7 @@ def _status(consumer: Consumer, workers: Workers | None) -> SubscriberStatus:
         waiting=consumer.buffered,
         unconfirmed=consumer.stats().unconfirmed,
         limit=consumer.options.max_unconfirmed_messages,
-        left=workers.left if workers is not None else 0,
+        left=workers._left.count if workers is not None else 0,
         **{name: getattr(progress, name) for name in _COUNTS},
     )
 

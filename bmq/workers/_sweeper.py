@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bmq import _checks
-from bmq._dead_letters import DeadLetter, Failure
+from bmq._dead_letters import DeadLetter, Failure, check_elsewhere
 from bmq._logging import Log
 from bmq.client.buffer import Feeding
 from bmq.client.consumer import Consumer, Subscription
@@ -22,7 +22,6 @@ from bmq.client.queue import Queue
 from bmq.client.session import Session
 from bmq.errors import Error, TimedOut
 from bmq.wire.uri import QueueUri
-from bmq.workers._options import check_elsewhere
 
 __all__ = ["Sweeper", "SweeperStats"]
 

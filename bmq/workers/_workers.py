@@ -1,44 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that handle the messages of one consumer: attempts, retries, and the end of messages and of tasks."""
+"""Tasks that handle the messages of one consumer, and consume(), which starts them with a function."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Coroutine, Generator, Hashable, Iterable, Sequence, Sized
+from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Sequence, Sized
+from contextlib import AsyncExitStack, suppress
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import CoroutineType, coroutine
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Concatenate, Final, TypeAlias, TypeVar, Unpack, cast
 
-from bmq import _world
-from bmq._dead_letters import Failure, Left, PoisonKind, poison_of
+from bmq import _checks, _world
+from bmq._dead_letters import DeadLetter, Failure, Left, PoisonKind, poison_of
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._pace import Pace
-from bmq._turn import turn_of
+from bmq._signals import on_signals
+from bmq._turn import WaitingLine, look_at, turn_of
 from bmq.client.attempt import UNSET
+from bmq.client.buffer import Feeding
 from bmq.client.consumer import Consumer
 from bmq.client.message import Message
 from bmq.client.queue import Queue
+from bmq.client.typed import TypedConsumer, TypedGroup, TypedMessage, TypedQueue, untyped
+from bmq.codecs import Shape
 from bmq.conventions import post_time
 from bmq.errors import Error, ProtocolError, StateError, TimedOut, Undecodable, UsageError
 from bmq.groups import Group
 from bmq.wire.printable import described
 from bmq.wire.push import GUID
-from bmq.workers._failures import FailureReports, Quarantine
-from bmq.workers._invoker import (
+from bmq.workers._failures import FailureReports, Quarantine, suspects_of
+from bmq.workers._handlers import (
     LONG,
-    Alarm,
+    HandlerContext,
+    HandlerPlan,
     Invoker,
+    accepts,
+    app_dependencies,
     in_own_contexts,
     own_context,
     refuse_awaitable,
-    too_late,
 )
-from bmq.workers._options import AckPolicy, BatchBounds, HandlerOptions, undecided
+from bmq.workers._options import (
+    AckPolicy,
+    BatchBounds,
+    ConsumerOptions,
+    HandlerOptions,
+    for_group,
+    lane_of,
+    undecided,
+)
+from bmq.workers._results import Responder
 from bmq.workers._retry import (
     Backoff,
     Clock,
@@ -47,12 +63,13 @@ from bmq.workers._retry import (
     Reject,
     RetryAfter,
     attempts_so_far,
+    checked_clock,
     is_durable,
     put_off,
 )
 from bmq.workers._status import Progress, watched
 
-__all__ = ["Workers", "settled", "together"]
+__all__ = ["consume", "feed", "idle_consumer_of", "settled", "together"]
 
 logger = Log("bmq.workers")
 
@@ -91,10 +108,8 @@ class Work:
         attempt: number of the next attempt.
         error: reason why no handler can be called with the message.
         failing: number of messages with a failed attempt, to be retried.
-        ages: age of each message when the worker took it, in seconds; empty until needed.
-        values: value of each message of a batch; None before the values are decoded.
-        counted: whether the quarantine has seen the messages.
-        parked: whether the message waits for its next attempt without occupying a worker.
+        born: time of each message's post on the clock of the pauses; empty until needed.
+        values: value of each message of a batch; None before the first attempt.
     """
 
     messages: list[Message]
@@ -103,10 +118,8 @@ class Work:
     attempt: int = 1
     error: Exception | None = None
     failing: int = 0
-    ages: dict[Message, float] = field(default_factory=dict[Message, float])
+    born: dict[Message, float] = field(default_factory=dict[Message, float])
     values: dict[Message, Any] | None = None
-    counted: bool = False
-    parked: bool = False
     taken: list[Message] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,9 +142,9 @@ class MessageSource:
         self._workers = workers
         self._consumer = workers.consumer
 
+    @abstractmethod
     def pop(self) -> Message | Work:
         """Take the next item; ``ready`` must be true."""
-        raise IndexError("nothing is ready: wait in take()")
 
     @abstractmethod
     async def take(self) -> Message | Work | None:
@@ -176,7 +189,6 @@ class ArrivingMessages(MessageSource):
         self.pop = self._consumer._buffer.pop  # type: ignore[method-assign]
         self._parked: dict[str, Work] = {}
         self._timers: dict[str, asyncio.Task[None]] = {}
-        self._losses = 0
 
     async def take(self) -> Message | None:
         try:
@@ -190,21 +202,16 @@ class ArrivingMessages(MessageSource):
             self._workers.progress.parked -= 1
             self._workers.count_failing(work, 0)
             work.taken = work.messages = [message]
-            work.parked = False
         return work
 
     def put_off(self, work: Work, seconds: float) -> bool:
         if not self._workers.durable or self._workers.stopping:
             return False
-        losses = self._consumer.queue.session._connection.received.losses
-        if losses != self._losses:
+        for guid in self._parked.keys() - self._timers.keys():
             # After a lost connection, the broker redelivers messages in line, some to different consumers.
-            self._losses = losses
-            for guid in [guid for guid in self._parked if guid not in self._timers]:
-                if (message := self._parked[guid].messages[0]).stale:
-                    self.resume(message)
+            if (message := self._parked[guid].messages[0]).stale:
+                self.resume(message)
         guid = work.messages[0].guid
-        work.parked = True
         self._parked[guid] = work
         self._workers.progress.parked += 1
         self._timers[guid] = asyncio.create_task(self._unpark(guid, work.messages[0], seconds))
@@ -256,55 +263,44 @@ class KeyedMessages(MessageSource):
     Args:
         workers: the workers.
         key: returns the key of a message.
-        arriving: the messages.
-        returns: whether messages without a handler go back to the consumer at the end.
+        group: the member of a group whose messages these are, if any.
     """
 
-    def __init__(
-        self,
-        workers: Workers,
-        key: Callable[[Message], Hashable],
-        arriving: AsyncIterable[Message],
-        *,
-        returns: bool,
-    ) -> None:
+    def __init__(self, workers: Workers, key: Callable[[Message], Hashable], group: Group | None) -> None:
         super().__init__(workers)
         self._key = key
-        self._arriving = arriving
-        self._returns = returns
-        # For each key, messages without an attempt so far, and the state of messages after an attempt.
-        self._lanes: dict[Hashable, deque[Message | Work]] = {}
+        self._group = group
+        self._lanes: dict[Hashable, deque[Work]] = {}
         self._keys: deque[Hashable] = deque()
         self.ready = self._keys
         # The messages in lanes, in the order of arrival, and their bytes.
         self._messages: dict[Message, None] = {}
         self._bytes = 0
-        # The filling task waits for this future while the lanes are full.
-        self._room: asyncio.Future[None] | None = None
-        self._idle: deque[asyncio.Future[None]] = deque()
-        self._waiting: dict[asyncio.Task[None], None] = {}
+        # The filling task waits for this event while the lanes are full.
+        self._room = asyncio.Event()
+        self._idle = WaitingLine()
+        self._resting: set[asyncio.Task[None]] = set()
 
     async def fill(self) -> None:
         """Sort arriving messages into lanes."""
-        async for message in self._arriving:
-            item: Message | Work = message
+        async for message in self._group or self._consumer:
+            work = self._workers.new(message)
             try:
-                key = copy_context().run(self._key, message)
-                hash(key)
+                work.key = copy_context().run(self._key, message)
+                hash(work.key)
             except Exception as error:
-                key = item = self._workers.new(message)
-                item.error = error  # a failed attempt, in a lane of its own
+                work.key, work.error = work, error  # a failed attempt, in a lane of its own
             self._messages[message] = None
             self._bytes += len(message.raw)
-            if (lane := self._lanes.get(key)) is not None:
-                lane.append(item)
+            if (lane := self._lanes.get(work.key)) is not None:
+                lane.append(work)
             else:
-                self._lanes[key] = deque((item,))
-                self._keys.append(key)
+                self._lanes[work.key] = deque((work,))
+                self._keys.append(work.key)
             self.wake()
             while self._full:
-                self._room = asyncio.get_running_loop().create_future()
-                await self._room
+                self._room.clear()
+                await self._room.wait()
 
     @property
     def _full(self) -> bool:
@@ -319,19 +315,11 @@ class KeyedMessages(MessageSource):
         )
 
     def wake(self) -> None:
-        while self.ready and self._idle:
-            waiter = self._idle.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+        if self.ready:
+            self._idle.wake()
 
     def pop(self) -> Work:
-        key = self._keys.popleft()
-        lane = self._lanes[key]
-        item = lane[0]
-        lane[0] = work = item if isinstance(item, Work) else self._workers.new(item)
-        work.key, work.parked = key, False
-        return work
+        return self._lanes[self._keys.popleft()][0]
 
     async def take(self) -> Work:
         while True:
@@ -339,29 +327,26 @@ class KeyedMessages(MessageSource):
                 await self._workers.not_held()
                 if self.ready:
                     return self.pop()
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._idle.append(waiter)
-            await waiter
+            await self._idle.join()
 
     def put_off(self, work: Work, seconds: float) -> bool:
-        work.parked = True
         if self._workers.stopping:
             self._give_back(work.messages)
             return True
-        self._workers.progress.parked += work.failing
         resting = asyncio.create_task(self._rest(work, seconds))
-        self._waiting[resting] = None
-        resting.add_done_callback(partial(self._rested, work.failing))
+        self._resting.add(resting)
+        resting.add_done_callback(self._resting.discard)
         return True
 
     async def _rest(self, work: Work, seconds: float) -> None:
-        await self._workers.clock.sleep(seconds)
+        progress, failing = self._workers.progress, work.failing
+        progress.parked += failing
+        try:
+            await self._workers.clock.sleep(seconds)
+        finally:
+            progress.parked -= failing
         self._keys.append(work.key)
         self.wake()
-
-    def _rested(self, failing: int, resting: asyncio.Task[None]) -> None:
-        self._waiting.pop(resting, None)
-        self._workers.progress.parked -= failing
 
     def done(self, work: Work) -> None:
         if self._workers.stopping:
@@ -374,25 +359,24 @@ class KeyedMessages(MessageSource):
             del self._lanes[work.key]
         del self._messages[work.taken[0]]
         self._bytes -= len(work.taken[0].raw)
-        if self._room is not None and not self._room.done() and not self._full:
-            self._room.set_result(None)
+        self._room.set()
 
     def put_back(self, messages: Sequence[Message]) -> None:
         pass  # they are still in their lanes, which are given back as a whole
 
     def hand_back(self, at_work: set[Message]) -> None:
-        for resting in self._waiting:
+        for resting in self._resting:
             resting.cancel()
         for lane in self._lanes.values():
-            if isinstance(work := lane[0], Work) and at_work.isdisjoint(work.taken):
-                self._workers.count_failing(work, 0)
+            if at_work.isdisjoint(lane[0].taken):
+                self._workers.count_failing(lane[0], 0)
         self._give_back([message for message in self._messages if message not in at_work])
         self._lanes.clear()
         self._keys.clear()
 
     def _give_back(self, messages: Iterable[Message]) -> None:
         # The messages of a group are delivered again by the broker once the member has left.
-        if self._returns:
+        if self._group is None:
             self._consumer.put_back(messages)
 
 
@@ -404,17 +388,15 @@ class _Worker:
 
     Attributes:
         task: the task.
-        alarm: deadline of the handler; None for no deadline, and for a handler in a thread.
         resting: whether the task waits before the next attempt, or for a thread. The shutdown does not wait
             for it: the broker redelivers the message, and another consumer can make the attempt.
         replaced: whether another worker has taken the place of this one, whose thread has not ended.
     """
 
-    __slots__ = ("alarm", "replaced", "resting", "task")
+    __slots__ = ("replaced", "resting", "task")
 
-    def __init__(self, task: asyncio.Task[None], seconds: float | None) -> None:
+    def __init__(self, task: asyncio.Task[None]) -> None:
         self.task = task
-        self.alarm = Alarm(task, seconds) if seconds is not None else None
         self.resting = self.replaced = False
 
 
@@ -465,9 +447,8 @@ class Workers:
         self._limit = LogLimit(logger, clock=clock.time)
         self._left = Left(consumer, invoke.name, logger, _REMEDY, clock.sleep, clock.time)
         self.durable = is_durable(retry)
-        self._quarantine: Quarantine | None = None
-        if options.quarantine is not None:
-            self._quarantine = Quarantine(options.quarantine, options.after, invoke.name)
+        letters = options.quarantine
+        self._quarantine = None if letters is None else Quarantine(letters, options.after, invoke.name)
         # Maximum age of a message in seconds, if known.
         self._life = retry.give_up_after if isinstance(retry, Backoff) else None
         # Set while new messages may be handled; None if failed messages do not block them.
@@ -478,16 +459,14 @@ class Workers:
         self._in_hand = consumer.queue._subscriptions.in_hand
         self._held: dict[_Worker, Message | Work] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._concurrency = 0
-        # Done when a worker has ended that was not replaced.
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Number of workers whose thread has not ended, and whose place another worker has taken.
-        self._replaced = 0
+        self._concurrency = options.concurrency
+        # Set when a worker has ended that was not replaced.
+        self._over = asyncio.Event()
         self._source: MessageSource
         if options.batches is not None:
             self._source = BatchedMessages(self, options.batches)
         elif key is not None:
-            self._source = KeyedMessages(self, key, group or consumer, returns=group is None)
+            self._source = KeyedMessages(self, key, group)
         else:
             self._source = ArrivingMessages(self)
 
@@ -497,11 +476,6 @@ class Workers:
     def calls(self) -> int:
         """Number of workers in a call of the handler, or about to post its outcome."""
         return sum(not worker.resting for worker in self._held)
-
-    @property
-    def left(self) -> int:
-        """Number of messages left in the queue, unconfirmed."""
-        return self._left.count
 
     @property
     def full(self) -> bool:
@@ -526,23 +500,21 @@ class Workers:
 
     # ---- start and end
 
-    async def run(self, concurrency: int, grace: float, *, close: bool) -> None:
+    async def run(self, grace: float, *, close: bool) -> None:
         """Work until cancelled, or until no more messages can arrive.
 
         Args:
-            concurrency: number of workers.
             grace: seconds for handlers to finish.
             close: whether to close the consumer at the end.
         """
-        self._concurrency = concurrency
         tasks = self._tasks
         with watched(self.consumer, self):
             if isinstance(self._source, KeyedMessages):
                 self._start(self._source.fill(), "lanes")
-            for _ in range(concurrency):
+            for _ in range(self._concurrency):
                 self._add_worker()
             try:
-                await self._over
+                await self._over.wait()
             finally:
                 lost = any(task.cancelled() for task in tasks)
                 try:
@@ -566,23 +538,20 @@ class Workers:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Stop all workers when one has ended, except for one that was replaced and has left the list."""
-        if task in self._tasks and not self._over.done():
-            self._over.set_result(None)
+        if task in self._tasks:
+            self._over.set()
 
     async def _run(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        worker = _Worker(task, self._invoke.alarm)
+        worker = _Worker(task)
         try:
             work: Any = self._work(worker)
             await in_own_contexts(work, turn_of(task.get_loop()).clock)
             if worker.replaced:
                 self._tasks.remove(task)
         finally:
-            if worker.alarm is not None:
-                worker.alarm.close()
             if worker.replaced:
-                self._replaced -= 1
                 self.progress.workers -= 1
 
     async def _drain(self, tasks: list[asyncio.Task[None]], grace: float, *, close: bool) -> None:
@@ -641,7 +610,8 @@ class Workers:
             return
         for task in running:
             _abandoned.add(task)
-            task.add_done_callback(_forget)
+            task.add_done_callback(_abandoned.discard)
+            task.add_done_callback(look_at)
         messages = self._at_work()
         for message in messages:
             self.consumer.queue._handlers.leave(message)  # closing the queue does not wait for them either
@@ -664,7 +634,7 @@ class Workers:
         The usual message goes straight to its handler: each coroutine in between costs as much time as taking
         the message. Every ``yield`` begins a context; a context that a handler has left unchanged serves the
         next message, too. The end of a call is the beginning of the next call, so the clock is read once for
-        each message, and a separate retry clock once more.
+        each message.
         """
         held, progress, source, invoke = self._held, self.progress, self._source, self._invoke
         straight = self._ack is AckPolicy.ON_SUCCESS and self._life is None and not self.durable
@@ -674,9 +644,8 @@ class Workers:
         ready, pop = source.ready, source.pop
         left, skipped = self._left.left, self._left.skipped
         paced = self._pace is not None or self._calm is not None
-        alarm, blocking, quarantine = worker.alarm, invoke.blocking, self._quarantine
+        blocking, quarantine = invoke.blocking, self._quarantine
         cancelling = worker.task.cancelling
-        now = None if type(self.clock) is LoopClock else self.clock.time
         item: Any  # a message, if there is a direct handler
         error: BaseException | None
         context = yield blocking
@@ -706,11 +675,8 @@ class Workers:
                 continue
             held[worker] = item
             progress.handling += 1
-            began = now() if now is not None else None
             error = None
             try:
-                if alarm is not None:
-                    alarm.begin()
                 try:
                     call = handler(item)
                     steps: _Steps = call if type(call) is _NATIVE else call.__await__()
@@ -727,8 +693,6 @@ class Workers:
                     changed = True
                 if changed or spent >= LONG:
                     context = yield blocking
-                if alarm is not None and alarm.end():
-                    error = self._too_late(error)
                 if error is not None or invoke.cut_off or cancelling():
                     self._check_end(worker, error)
                 if error is None:
@@ -736,8 +700,8 @@ class Workers:
                     progress.failing_since = None
                     item.confirm()
                 else:
-                    taken_at = self.clock.time() - spent if began is None else began
-                    yield from self._attempts(worker, Work([item], taken_at), error).__await__()
+                    work = Work([item], self.clock.time() - spent)
+                    yield from self._attempts(worker, work, error).__await__()
                     error = None  # the error refers to this frame
                     context = yield blocking
                     called = clock()
@@ -790,27 +754,35 @@ class Workers:
         work.began = work.began or self.clock.time()
         self._held[worker] = work
         self.progress.handling += len(work.taken)
+        finished = True
         try:
-            await self._attempts(worker, work)
+            finished = await self._attempts(worker, work)
         finally:
             del self._held[worker]
             self.progress.handling -= len(work.taken)
-            if not work.parked:
+            if finished:
                 for message in work.taken:
                     if not message.confirmed:
                         self._release(message)
-        if not work.parked:
+        if finished:
             self._source.done(work)
 
-    async def _attempts(self, worker: _Worker, work: Work, error: BaseException | None = None) -> None:
-        """Make attempts; ``error`` is the result of a first attempt, if made."""
+    async def _attempts(self, worker: _Worker, work: Work, error: BaseException | None = None) -> bool:
+        """Make attempts until the messages are finished; return False if they wait without this worker.
+
+        ``error`` is the result of a first attempt, if made.
+        """
+        waits = False
         try:
             delay = await self._try(worker, work, error)
-            while delay is not None and not self._source.put_off(work, delay):
+            while delay is not None:
+                if waits := self._source.put_off(work, delay):
+                    return False
                 await self._rest(worker, delay)
                 delay = await self._try(worker, work)
+            return True
         finally:
-            if not work.parked:
+            if not waits:
                 self.count_failing(work, 0)
 
     async def _try(self, worker: _Worker, work: Work, error: BaseException | None = None) -> float | None:
@@ -826,11 +798,12 @@ class Workers:
                 return None  # redelivered to the next owner of the bucket, perhaps this member
             if not self._group.holds(message):
                 return _LEASE_LOOK
-        if self._quarantine is not None and not work.counted:
-            work.counted = True
-            await self._quarantined(worker, work, self._quarantine)
-        if self._batches and work.values is None:
-            await self._decode(worker, work)
+        if work.values is None:
+            work.values = {}
+            if self._quarantine is not None:
+                await self._quarantined(worker, work, self._quarantine)
+            if self._batches:
+                await self._decode(worker, work, work.values)
         if self._ack is AckPolicy.ON_RECEIPT:
             work.messages[0].confirm()
         if error is None and self._life is not None:
@@ -844,7 +817,7 @@ class Workers:
         error = error or work.error
         if error is not None:
             errors = {work.messages[0]: error}
-        elif work.values is not None:
+        elif self._batches:
             errors = await self._attempt_batch(worker, work, work.values)
         else:
             failed = await self._call(worker, work.messages, work.attempt)
@@ -853,9 +826,9 @@ class Workers:
         progress.handled += len(done)
         if not errors:
             progress.failing_since = None
-        if work.values is not None:
+        if self._batches:
             self.consumer.queue.confirm(*done)
-        elif done and self._ack is AckPolicy.ON_SUCCESS:
+        elif done and self._ack is not AckPolicy.MANUAL:
             done[0].confirm()
         elif done and not done[0].confirmed:
             self._left.wait_for(done[0])
@@ -874,17 +847,16 @@ class Workers:
         gone = {message for message, taken in zip(marked, took, strict=True) if taken}
         work.messages = [message for message in work.messages if message not in gone]
 
-    async def _decode(self, worker: _Worker, work: Work) -> None:
+    async def _decode(self, worker: _Worker, work: Work, values: dict[Message, Any]) -> None:
         """Decode the values of a batch; undecodable messages have failed."""
         shape = self._invoke.shape
-        work.values = {}
         unreadable: dict[Message, BaseException] = {}
         for message in work.messages:
             try:
-                work.values[message] = shape.decode(message) if shape else message
+                values[message] = shape.decode(message) if shape else message
             except Undecodable as error:
                 unreadable[message] = error
-        await self._failed(worker, work, unreadable, others=list(work.values))
+        await self._failed(worker, work, unreadable, others=list(values))
 
     def _outlived(self, work: Work, life: float) -> dict[Message, BaseException]:
         """Return an error for each message older than its life; the broker may have deleted the message."""
@@ -898,10 +870,14 @@ class Workers:
 
     def _elapsed(self, work: Work, message: Message) -> float:
         """Return the age of a message in seconds: since its post time if present, or since its arrival."""
-        spent = self.clock.time() - work.began
-        if message not in work.ages:
-            work.ages[message] = _age_of(message, spent)
-        return spent + work.ages[message]
+        now = self.clock.time()
+        if message not in work.born:
+            posted = None
+            with suppress(ProtocolError):
+                posted = post_time(message.properties)
+            age = 0.0 if posted is None else _world.time() - posted
+            work.born[message] = min(work.began, now - age)
+        return now - work.born[message]
 
     async def _attempt_batch(
         self, worker: _Worker, work: Work, values: dict[Message, Any]
@@ -936,23 +912,12 @@ class Workers:
     ) -> BaseException | None:
         """Call the handler; return its exception. A CancelledError comes from a task cancelled elsewhere."""
         error: BaseException | None = None
-        if worker.alarm is not None:
-            worker.alarm.begin()
         try:
             await self._invoke(messages, attempt, value)
         except (Exception, asyncio.CancelledError, BaseExceptionGroup) as raised:
             error = raised
         await own_context(self._invoke.blocking)
-        if worker.alarm is not None and worker.alarm.end():
-            error = self._too_late(error)
         self._check_end(worker, error)
-        return error
-
-    def _too_late(self, error: BaseException | None) -> BaseException:
-        """Return the error of an attempt cancelled at the deadline."""
-        assert self._invoke.timeout is not None
-        if error is None or isinstance(error, asyncio.CancelledError):
-            return too_late(self._invoke.timeout)
         return error
 
     def _check_end(self, worker: _Worker, error: BaseException | None) -> None:
@@ -1084,11 +1049,9 @@ class Workers:
         try:
             if not worker.replaced:
                 await asyncio.wait((ended,), timeout=self._invoke.timeout)
-                if not ended.done() and self._replaced < self._concurrency - 1:
+                if not ended.done() and progress.workers < 2 * self._concurrency - 1:
                     worker.replaced = True
-                    self._replaced += 1
                     self._add_worker()
-                    self._count_hung(0)
             await asyncio.shield(ended)
         finally:
             worker.resting = False
@@ -1154,30 +1117,16 @@ def _messages_of(item: Message | Work) -> list[Message]:
     return item.taken if isinstance(item, Work) else [item]
 
 
-def _age_of(message: Message, spent: float) -> float:
-    """Return a message's age in seconds, ``spent`` seconds ago; 0 if the message has no post time."""
-    try:
-        posted = post_time(message.properties)
-    except ProtocolError:
-        return 0.0
-    return 0.0 if posted is None else max(0.0, _world.time() - posted - spent)
-
-
-def _forget(task: asyncio.Task[None]) -> None:
-    """Drop an abandoned task at its end, with its exception."""
-    _abandoned.discard(task)
-    if not task.cancelled():
-        task.exception()
-
-
 async def together(
-    tasks: list[asyncio.Task[None]], stop: Callable[[], None], until: str = asyncio.FIRST_COMPLETED
+    tasks: list[asyncio.Task[None]],
+    stop: Callable[[], None] | None = None,
+    until: str = asyncio.FIRST_COMPLETED,
 ) -> None:
     """Wait for tasks until one ends, stop the others, and wait for all.
 
     Args:
         tasks: the tasks.
-        stop: stops the other tasks; also called when this call is cancelled.
+        stop: stops the other tasks; also called when this call is cancelled. None cancels them.
         until: a constant of :func:`asyncio.wait`.
 
     Raises:
@@ -1188,7 +1137,11 @@ async def together(
         await asyncio.wait(tasks, return_when=until)
     except asyncio.CancelledError:
         interrupted = True
-    stop()
+    if stop is not None:
+        stop()
+    else:
+        for task in tasks:
+            task.cancel()
     interrupted |= not await settled(tasks, None)
     if interrupted:
         raise asyncio.CancelledError
@@ -1214,20 +1167,284 @@ async def settled(
     Returns:
         False if this call was cancelled meanwhile.
     """
-    undisturbed, place = True, 0
-    while pending := [task for task in tasks if not task.done()]:
+    undisturbed = True
+    while not all(task.done() for task in tasks):
         try:
-            await asyncio.wait(pending, timeout=waits[place])
-            pending = [task for task in tasks if not task.done()]
-            if pending and place == len(waits) - 1:
+            await asyncio.wait(tasks, timeout=waits[0])
+            if len(waits) == 1:
                 break
         except asyncio.CancelledError:
             undisturbed = False
-            pending = [task for task in tasks if not task.done()]
-        if pending and cut_off is not None:
+        waits = waits[1:] or waits
+        if cut_off is not None and not all(task.done() for task in tasks):
             cut_off()
             cut_off = None
-        for task in pending:
+        for task in tasks:
             task.cancel()
-        place = min(place + 1, len(waits) - 1)
     return undisturbed
+
+
+# ---- From the handler of a queue to its workers
+
+V = TypeVar("V")
+
+#: A function of a value or a message, and of further parameters. All values have the same type.
+HandlerOf: TypeAlias = (
+    Callable[Concatenate[V, ...], object]
+    | Callable[Concatenate[TypedMessage[V], ...], object]
+    | Callable[Concatenate[Message, ...], object]
+)
+
+# Maximum number and bytes of a group's messages in lanes. Further messages wait in their buckets.
+_LANE_MESSAGES = 10_000
+_LANE_BYTES = 256 * 1024 * 1024
+
+
+async def consume(
+    source: Queue | Consumer | Group | TypedQueue[V] | TypedConsumer[V] | TypedGroup[V],
+    handler: HandlerOf[V] | Responder,
+    *,
+    grace: float = 30.0,
+    clock: Clock | None = None,
+    signals: bool = False,
+    **options: Unpack[ConsumerOptions],
+) -> None:
+    """Call a function with each message of a queue, until cancelled.
+
+    Returns when the queue, its consumer or the session is closed. To stop, cancel the call: no more messages
+    are taken, handlers in progress finish, and then the cancellation propagates.
+
+    ::
+
+        async def handle(message: bmq.Message) -> None:
+            await ship(message.data)
+
+        await bmq.consume(queue, handle, concurrency=10)
+
+    Args:
+        source: an open queue, on which the call creates a consumer; or a consumer, which stays open at the
+            end; or a :class:`bmq.groups.Group`, which the call joins, and leaves at the end. A typed source
+            determines the type of the handler's values, and the codec.
+        handler: takes the :class:`bmq.Message`. If the first parameter is annotated with another type, the
+            handler takes the message's value (see :meth:`bmq.Queue.typed`). Further parameters are
+            annotated with ``bmq.Message``, :class:`bmq.Attempt`, :class:`bmq.Property` or
+            :class:`bmq.Depends`. An ``async def`` runs in the event loop. Any other function runs in a
+            thread; at most ``concurrency`` threads run within their deadlines. A
+            :class:`bmq.workers.Responder` answers requests. Each attempt runs in a copy of the caller's
+            context.
+        expression: selects messages, as for :meth:`bmq.Queue.subscribe`; None for all messages.
+        priority: priority of the subscription; None for the queue's.
+        max_unconfirmed_messages: limit of unconfirmed messages, including messages waiting for a handler;
+            None for the queue's limit.
+        max_unconfirmed_bytes: limit of unconfirmed bytes; None for the queue's limit.
+        discard_unmatched: as for :meth:`bmq.Queue.subscribe`.
+        concurrency: number of messages handled at the same time. 1 handles messages in delivery order; with a
+            higher number, messages can overtake each other.
+        key: ordering key, the name of a property or a function of the message. Messages with equal keys are
+            handled sequentially in delivery order, also when a message is retried. Messages with different
+            keys are handled concurrently. All messages without the property share the same key. In a group,
+            the default is the key of the group.
+        ack: when to confirm a message.
+        retry: policy for messages whose handler fails. None makes four more attempts, after 1, 2, 4 and 8
+            seconds, except after errors bound to recur with the same message (ValueError, TypeError,
+            LookupError, AttributeError, UsageError, ProtocolError). If all attempts fail, the message is
+            skipped: it stays in the queue, unconfirmed, and the next message is handled. In a group, None
+            retries without an end, with growing pauses up to a minute: the key waits, and other keys
+            continue.
+        quarantine: queue for messages that crash the process; the broker keeps the count. A redelivered
+            message is posted to the end of the queue again, and afterwards handled alone. If None, the
+            handler receives a redelivered message again, without a limit.
+        after: number of processes that may end, or lose the connection, while handling a message.
+        timeout: seconds for one attempt of the handler; None for no limit. Threads cannot be stopped: after
+            the deadline the attempt has failed, and the worker waits for the thread. After as many seconds
+            again, another worker takes its place, for up to ``concurrency - 1`` workers.
+        rate: maximum number of messages a second; None for no limit.
+        codec: content type or :class:`bmq.Codec` to decode messages without a content type, for a handler of
+            values. JSON by default.
+        undecodable: called instead of the handler, with the message and the :class:`bmq.Undecodable`, if a
+            message cannot be decoded. If None, an undecodable message is not retried, and the ``then`` of
+            ``retry`` applies at once. In a group, the message is retried as after any other error, and later
+            messages of its key wait.
+        middlewares: async functions around each attempt, the first outermost.
+        grace: seconds for handlers to finish. Afterwards, or at a second cancellation, the handlers are
+            cancelled. Handlers that still run 6 seconds later are left running, and the log names them.
+        on_error: called with a :class:`Failure` after each unsuccessful attempt.
+        clock: clock for the pauses between attempts.
+        signals: stop in the same way on SIGTERM and SIGINT, if the platform and the thread allow signal
+            handlers, and return. A second signal cancels the handlers. For programs that only call this
+            function.
+
+    Raises:
+        UsageError: an argument is out of range, two arguments contradict each other, or the handler's type of
+            values differs from a typed source's.
+        InvalidExpression: the subscription is not legal, or does not fit the type of the values.
+        ConfigureQueueError: the broker refused the subscription.
+        OpenQueueError: the broker refused the queue for dead letters.
+        Error: the queue or the session has failed.
+
+    Messages are confirmed as ``ack`` and ``retry`` specify, and never because a handler was cancelled: a
+    handler that was cut off has no outcome, whatever it returns or raises.
+    """
+    given, of = untyped(cast("Any", source))
+    group = given if isinstance(given, Group) else None
+    whole: Any = given if group is None else group.queue
+    if not isinstance(whole, Queue | Consumer):
+        raise UsageError(
+            "source must be an open bmq.Queue, a bmq.Consumer or a bmq.groups.Group, not "
+            f"{_checks.shown(source)}"
+        )
+    _checks.keywords("consume()", options, ("grace", "clock", "signals", *ConsumerOptions.__optional_keys__))
+    chosen = HandlerOptions(**options)
+    if group is not None:
+        chosen = for_group(chosen)
+        if isinstance(handler, Responder):
+            raise UsageError("a responder has a queue of its own: give the queue to consume(...)")
+    grace = _checks.seconds("grace", grace)
+    signals = _checks.boolean("signals", signals)
+    clock = checked_clock(clock)
+    context = HandlerContext(tuple(chosen.middlewares))
+    if isinstance(handler, Responder):
+        if chosen.codec is not None or chosen.undecodable is not None:
+            raise UsageError(
+                "a responder has a codec of its own, and answers undecodable requests with errors"
+            )
+        plan, context.builtins = handler._plan(None), (handler._handle,)
+        handler = handler.function
+    else:
+        plan = HandlerPlan(handler, chosen.codec, chosen.undecodable)
+    plan.check_middlewares(context.middlewares, context.overrides)
+    _check_source(plan, of, chosen.codec)
+    if plan.shape is not None and of is not None:
+        plan.shape = Shape(plan.shape.of, of.codec)
+    if plan.shape is not None and isinstance(whole, Consumer):
+        plan.shape.check(whole.expression, plan.properties)
+    chosen.check_handler(handler, plan)
+    if isinstance(whole, Consumer) and chosen.limited:
+        raise UsageError(
+            "a consumer already has a subscription and limits: give these arguments to "
+            "queue.subscribe(...), or give the queue to consume(...)"
+        )
+    queue: Queue = whole if isinstance(whole, Queue) else whole.queue
+    chosen.check_queue(queue.uri)
+
+    async def fed() -> None:
+        async with app_dependencies((plan,), context):
+            if group is not None:
+                consumer = idle_consumer_of(group.queue)
+            elif isinstance(whole, Queue):
+                wanted = chosen.definition
+                consumer = whole.subscribe(
+                    wanted.expression, discard_unmatched=wanted.discard_unmatched, **wanted.limits
+                )
+            else:
+                consumer = whole
+            own = consumer is not whole
+            await feed(consumer, plan, chosen, context, group=group, close=own, grace=grace, clock=clock)
+
+    await (_until_a_signal(fed()) if signals else fed())
+
+
+def _check_source(plan: HandlerPlan, of: Shape[Any] | None, codec: object) -> None:
+    """Check whether a handler takes the values of a queue.
+
+    Raises:
+        UsageError: the handler takes another type, or a codec is given beside a typed queue.
+    """
+    if of is None:
+        return
+    if codec is not None:
+        raise UsageError(f"a queue of {of.name} already has a codec: give codec to queue.typed(...)")
+    shape = plan.shape
+    if shape is None or accepts(shape, of):
+        return
+    name = plan.parameters[0].name
+    raise UsageError(
+        f"{plan.name} takes {shape.name} in parameter {name}, and the queue has {of.name}: annotate "
+        f"parameter {name} with {of.name}, or give the queue as queue.typed({shape.name})"
+    )
+
+
+async def _until_a_signal(feeding: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine, cancelled by each signal; return normally if a signal ended the coroutine."""
+    running = asyncio.create_task(feeding)
+    with on_signals(running.cancel):
+        undisturbed = await settled([running], None)
+    if not running.cancelled():
+        running.result()
+    if not undisturbed:
+        raise asyncio.CancelledError
+
+
+async def feed(
+    consumer: Consumer,
+    plan: HandlerPlan,
+    options: HandlerOptions,
+    context: HandlerContext,
+    *,
+    group: Group | None = None,
+    close: bool,
+    grace: float,
+    clock: Clock | None,
+) -> None:
+    """Do the work of :func:`consume`, after the checks.
+
+    Args:
+        consumer: the consumer; for a group, the result of :func:`idle_consumer_of`.
+        plan: the handler.
+        options: options of the handler.
+        context: middlewares, state and dependencies.
+        group: a group to join, and to leave at the end: its messages without a finished handler are delivered
+            again then.
+        close: whether to close the consumer at the end.
+        grace: seconds for handlers to finish.
+        clock: clock for pauses; None for the clock of the event loop.
+    """
+    options, dead_letters = await _open_dead_letters(options, consumer.queue)
+    key = options.key_of() if group is None else lane_of(group, options)
+    invoke = Invoker(plan, options.timeout, context, consumer.queue.session._hooks.handling, key)
+    pace = None if options.rate is None else Pace(options.rate)
+
+    async def run(consumer: Consumer, options: HandlerOptions, *, close: bool) -> None:
+        how = (invoke, options, dead_letters, clock or LoopClock(), pace)
+        await Workers(consumer, *how, key=key, group=group).run(grace, close=close)
+
+    async with AsyncExitStack() as ending:
+        ending.callback(invoke.close)
+        if group is not None:
+            ending.push_async_callback(group.close)
+            await group.open()
+            await run(consumer, options, close=False)
+            return
+        feeding = Feeding(consumer)
+        ending.callback(feeding.close)
+        await consumer.open()
+        if options.quarantine is None:
+            await run(consumer, options, close=close)
+            return
+        suspects = feeding.add(suspects_of(consumer))
+        await suspects.open()
+        alone = replace(options, concurrency=1, batches=options.batches and BatchBounds(1, 0))
+        running = run(consumer, options, close=close), run(suspects, alone, close=True)
+        await together([asyncio.create_task(each) for each in running])
+
+
+def idle_consumer_of(queue: Queue) -> Consumer:
+    """Return a consumer that never subscribes, for the status and the limits of a group's handler."""
+    return queue.subscribe(max_unconfirmed_messages=_LANE_MESSAGES, max_unconfirmed_bytes=_LANE_BYTES)
+
+
+async def _open_dead_letters(options: HandlerOptions, queue: Queue) -> tuple[HandlerOptions, Queue | None]:
+    """Open the queues that a handler's options name for dead letters and for the quarantine.
+
+    Returns:
+        The options with an open queue for the quarantine, and the queue for dead letters, if any.
+    """
+
+    async def opened(letters: DeadLetter) -> Queue:
+        given = letters.queue
+        return given if isinstance(given, Queue) else await queue.session.open_output(given)
+
+    if options.quarantine is not None:
+        options = replace(options, quarantine=DeadLetter(await opened(options.quarantine)))
+    then = options.policy.then
+    return options, await opened(then) if isinstance(then, DeadLetter) else None

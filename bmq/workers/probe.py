@@ -240,14 +240,11 @@ class Probe:
             yield
             return
 
-        async def answer(path: str) -> Page:
-            return self.page(path)
-
-        self._server = PageServer(*self.address, answer)
+        self._server = PageServer(*self.address, self.page)
         async with self._server.serving():
             yield
 
-    def page(self, path: str) -> Page:
+    async def page(self, path: str) -> Page:
         """Return the page of a path."""
         match path:
             case "/livez":

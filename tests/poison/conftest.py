@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import bmq
-from bmq.workers._invoker import BlockingCalls
+from bmq.workers._handlers import BlockingCalls
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ async def test_a_forbidden_queue_is_misdirected(queue: bmq.Queue, value: Any, ki
     await queue.post(b"x", properties={"bmq_reply_to": value})
     message = await queue.receive(timeout=10)
     with pytest.raises(Poison) as caught:
-        queue_of(message, "bmq_reply_to", Allowed(None, OWN))
+        queue_of(message, "bmq_reply_to", Allowed(None))
     assert caught.value.kind is kind
     assert len(str(caught.value)) < 400
 
@@ -55,7 +55,7 @@ async def test_a_forbidden_queue_is_misdirected(queue: bmq.Queue, value: Any, ki
     ],
 )
 def test_which_queues_are_allowed(allow: Any, uri: str, allowed: bool) -> None:
-    assert Allowed(allow, OWN)(QueueUri.parse(uri)) is allowed
+    assert Allowed(allow)(QueueUri.parse(uri), OWN) is allowed
 
 
 async def test_poison_waits_while_the_queue_for_dead_letters_is_full(
