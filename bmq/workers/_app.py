@@ -516,7 +516,10 @@ class App(Registrar, Generic[S]):
         if all(each._registry.empty for each in apps):
             raise StateError("the app has no handler: register one with @app.consumer(...)")
         for each in apps:
-            each._registry.check_middlewares(each._middlewares, each.overrides)
+            for handler in each._registry.handlers:
+                if handler.middlewares is not None:
+                    around = *each._middlewares, *handler.middlewares
+                    handler.plan.check_middlewares(around, each.overrides)
         life = self._life
         for each in apps:
             each._life = life
@@ -550,7 +553,7 @@ class App(Registrar, Generic[S]):
             for function in [function for each in apps for function in each._registry.startup]:
                 await _called(function)
             for each in apps:
-                context = HandlerContext(tuple(each._middlewares), (), each.state, each.overrides.copy())
+                context = HandlerContext(tuple(each._middlewares), None, each.state, each.overrides.copy())
                 plans = [registered.plan for registered in each._registry.handlers]
                 await ending.enter_async_context(app_dependencies(plans, context))
                 each._context = context
@@ -620,16 +623,16 @@ class App(Registrar, Generic[S]):
 
         options = replace(options, on_error=tell if watch is not None else hook)
         outer = self._context.middlewares
-        builtins: tuple[Middleware, ...] = ()
+        builtin: Middleware | None = None
         if each.responder is not None:
-            builtins = (each.responder._handle,)
+            builtin = each.responder._handle
         elif each.outputs:
-            builtins = (Publisher(each.outputs, batch=options.batches is not None),)
+            builtin = Publisher(each.outputs, batch=options.batches is not None)
         middlewares = () if each.middlewares is None else (*outer, *each.middlewares)
-        context = replace(self._context, middlewares=middlewares, builtins=builtins)
+        context = replace(self._context, middlewares=middlewares, builtin=builtin)
         group = None if each.group is None else member_of(each.group, consumer.queue)
         how = (consumer, each.plan, options, context)
-        await feed(*how, group=group, close=group is None, grace=self._grace, clock=self._clock)
+        await feed(*how, group=group, close=True, grace=self._grace, clock=self._clock)
 
     async def _work(self, apps: list[App[Any]]) -> None:
         """Run all handlers and the sweepers, until all handlers end or the first of them fails."""

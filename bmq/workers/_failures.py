@@ -7,6 +7,7 @@ import inspect
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from typing import cast
 
 from bmq._checks import INT32_MAX
 from bmq._dead_letters import DeadLetter, Failure, Poison, guid_of, integer_of, poison_of
@@ -215,9 +216,7 @@ class Quarantine:
     """
 
     def __init__(self, letters: DeadLetter, after: int, handler: str) -> None:
-        assert isinstance(letters.queue, Queue)
         self._letters = letters
-        self._aside = letters.queue
         self._after = after
         self._handler = handler
         self._log = LogLimit(logger)
@@ -270,7 +269,7 @@ class Quarantine:
     ) -> None:
         died = Died(f"{count} processes died or lost their connection while handling it")
         failure = Failure(message, died, count, None, self._handler)
-        await self._letters.post(failure, self._aside, pause)
+        await self._letters.post(failure, cast("Queue", self._letters.queue), pause)
         self._log.error(
             "quarantine",
             "message %s of %s is in quarantine in %s: %s",

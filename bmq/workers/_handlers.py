@@ -22,7 +22,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
 from types import CoroutineType, SimpleNamespace, coroutine
@@ -280,7 +280,6 @@ BATCH: Final = Role(
     "a handler of batches", "a list of messages, or a list of values and one of messages", batch=True
 )
 _DEPENDENCY: Final = Role("a dependency", "only parameters with a source", dependency=True)
-_BATCH_DEPENDENCY: Final = Role("a dependency", "only parameters with a source", batch=True, dependency=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -631,7 +630,7 @@ def _graph_of(
                     f"scope={mark.scope!r}: use the same scope for both parameters"
                 )
             return
-        role = _BATCH_DEPENDENCY if batch else _DEPENDENCY
+        role = replace(_DEPENDENCY, batch=batch)
         user = f"{user}: dependency {label}"
         needed = parameters_of(function, role, state, user)
         for each in needed:
@@ -666,14 +665,14 @@ class HandlerContext:
 
     Attributes:
         middlewares: middlewares of the app and of the handler, the first outermost.
-        builtins: middlewares of the library, nearest to the handler.
+        builtin: middleware of the library, nearest to the handler.
         state: state of the app.
         overrides: replacements of the functions of dependencies.
         values: the app-scoped dependencies, by the function of the marker.
     """
 
     middlewares: tuple[Middleware, ...] = ()
-    builtins: tuple[Middleware, ...] = ()
+    builtin: Middleware | None = None
     state: Any = None
     overrides: Overrides = field(default_factory=dict[Callable[..., Any], Callable[..., Any]])
     values: dict[Callable[..., Any], Any] = field(default_factory=dict[Callable[..., Any], Any])
@@ -1057,36 +1056,6 @@ def timed(call: Callable[P, Awaitable[T]], seconds: float) -> Callable[P, Corout
     return within
 
 
-def unless_cancelled(call: Call, cut_off: Callable[[], bool]) -> Call:
-    """Return a call that ends with a CancelledError if it was cancelled meanwhile.
-
-    For calls whose outcome is posted: whatever a cancelled handler returns or raises is not an outcome.
-
-    Args:
-        call: the call.
-        cut_off: returns whether all calls were cancelled.
-    """
-
-    async def kept(attempt: Attempt) -> Any:
-        task = asyncio.current_task()
-        assert task is not None
-        error: BaseException | None = None
-        result: Any = None
-        try:
-            result = await call(attempt)
-        except (Exception, BaseExceptionGroup) as raised:
-            if not (task.cancelling() or cut_off()):
-                raise
-            error = raised
-        if cut_off() and not task.cancelling():
-            task.cancel()  # the handler has taken the cancellation back
-        if task.cancelling():
-            raise asyncio.CancelledError from error
-        return result
-
-    return kept
-
-
 # ---- Threads for plain functions as handlers
 #
 # Threads cannot be stopped: a call continues after the deadline. Three rules hold meanwhile.
@@ -1111,8 +1080,6 @@ class _ThreadCall:
         result: the return value of the function.
         closing: closes the dependencies of the function after its end, if the call ended late.
     """
-
-    __slots__ = ("_context", "_loop", "_now", "_run", "began", "closing", "ended", "error", "result")
 
     def __init__(self, run: Callable[[], Any]) -> None:
         self._run = run
@@ -1205,6 +1172,7 @@ class Invoker:
         shape: type of the values; None if the handler takes messages.
         timeout: seconds for a call; None for no limit.
         blocking: logs blocking of the event loop.
+        threads: run a handler that is not async.
         cut_off: whether the running attempts were cancelled at the end of the workers, and have no outcome,
             even if a handler takes the cancellation back.
     """
@@ -1223,21 +1191,21 @@ class Invoker:
         self.blocking = BlockingCalls(logger, self.name)
         self.cut_off = False
         # Separate threads: the loop's default threads are few, and shared with the rest of the program.
-        self._threads = None if plan.is_async else _Threads(self.name)
+        self.threads = _Threads(self.name)
         # Calls in threads still running after the deadline, by calling task.
         self._late: dict[asyncio.Task[Any] | None, _ThreadCall] = {}
         middlewares = (*observers, *context.middlewares)
         self._info = info = HandlerInfo(self.name, context.state, key_of, plan.shape)
         call = self._call_of(plan, context)
-        if context.builtins:
-            call = chained(context.builtins, unless_cancelled(call, lambda: self.cut_off))
+        if context.builtin is not None:
+            call = chained((context.builtin,), self._unless_cancelled(call))
         if timeout is not None and plan.is_async:
             call = timed(call, timeout)
         self._call = call = chained(middlewares, call)
         self.direct: Callable[[Message], Awaitable[object]] | None = None
         if plan.is_async:
             self.direct = lambda message: call(attempt_of((message,), 1, info))
-        if plan.is_async and timeout is None and not middlewares and not context.builtins:
+        if plan.is_async and timeout is None and not middlewares and context.builtin is None:
             self.direct = cast("Any", plan.plain) or self.direct
 
     def _call_of(self, plan: HandlerPlan, context: HandlerContext) -> Call:
@@ -1299,6 +1267,30 @@ class Invoker:
 
         return call
 
+    def _unless_cancelled(self, call: Call) -> Call:
+        """Return a call that ends with a CancelledError if it was cancelled meanwhile.
+
+        For calls whose outcome is posted: whatever a cancelled handler returns or raises is not an outcome.
+        """
+
+        async def kept(attempt: Attempt) -> Any:
+            task = cast("asyncio.Task[Any]", asyncio.current_task())
+            error: BaseException | None = None
+            result: Any = None
+            try:
+                result = await call(attempt)
+            except (Exception, BaseExceptionGroup) as raised:
+                if not (task.cancelling() or self.cut_off):
+                    raise
+                error = raised
+            if self.cut_off and not task.cancelling():
+                task.cancel()  # the handler has taken the cancellation back
+            if task.cancelling():
+                raise asyncio.CancelledError from error
+            return result
+
+        return kept
+
     async def __call__(self, messages: Sequence[Message], number: int, value: Any = UNSET) -> None:
         """Make an attempt with a message or a batch.
 
@@ -1323,7 +1315,6 @@ class Invoker:
             UsageError: the function returned an awaitable.
             BaseException: any exception of the function.
         """
-        assert self._threads is not None
         task = asyncio.current_task()
         if (earlier := self._late.get(task)) is not None and not earlier.ended.done():
             # A middleware repeats an attempt: a message is never handled twice at once.
@@ -1331,7 +1322,7 @@ class Invoker:
             if not earlier.ended.done():
                 assert self.timeout is not None
                 raise too_late(self.timeout)
-        self._late[task] = call = self._threads.start(function)
+        self._late[task] = call = self.threads.start(function)
         # The deadline starts with the function, whose start a busy process may delay.
         while not call.ended.done():
             left = self.timeout
@@ -1368,11 +1359,6 @@ class Invoker:
         if call is None or call.ended.done():
             return None
         return call.ended if call.closing is None else call.closing
-
-    def close(self) -> None:
-        """Start no more threads; running threads are not waited for."""
-        if self._threads is not None:
-            self._threads.close()
 
 
 def refuse_awaitable(name: str, result: object) -> None:

@@ -335,19 +335,15 @@ class HandlerOptions:
                 "it 'async def', or let ON_SUCCESS confirm"
             )
         key = self.key
-        if isinstance(key, str):
-            if not key:
-                raise UsageError(
-                    "key must be the name of a property, or a function of the message, and is empty"
-                )
+        if isinstance(key, str) and key:
             if shape is not None:
                 shape.check(f"exists({key})", properties)
-        elif key is not None and not callable(key):
+        elif callable(key):
+            _checks.function("key", key, 1)
+        elif key is not None:
             raise UsageError(
                 f"key must be the name of a property, or a function of the message, not {_checks.shown(key)}"
             )
-        elif key is not None:
-            _checks.function("key", key, 1)
         if key is not None and isinstance(self.policy, Backoff) and self.policy.blocks:
             raise UsageError(
                 "with a key, only later messages of the key wait behind a failed message: omit key or blocks"

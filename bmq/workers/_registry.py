@@ -18,7 +18,7 @@ from bmq.delays import check_due
 from bmq.errors import InvalidURI, StateError, UsageError
 from bmq.wire.properties import PropertyInput, encode_properties
 from bmq.wire.uri import QueueUri
-from bmq.workers._handlers import ANY_STATE, BATCH, HANDLER, HandlerPlan, Overrides, Role, accepts
+from bmq.workers._handlers import ANY_STATE, BATCH, HANDLER, HandlerPlan, Role, accepts
 from bmq.workers._options import (
     BatchBounds,
     BatchConsumerOptions,
@@ -222,20 +222,6 @@ class Registry:
                     f"publish_to({str(output.uri)!r}) decorates {name_of(output.handler)}, which is not a "
                     "handler of this app: add @app.consumer(...) too"
                 )
-
-    def check_middlewares(self, outer: Sequence[Middleware], overrides: Overrides) -> None:
-        """Check that each handler has the middlewares that its dependencies need.
-
-        Args:
-            outer: middlewares of the app.
-            overrides: replacements of the functions of dependencies.
-
-        Raises:
-            UsageError: a middleware is missing.
-        """
-        for each in self.handlers:
-            if each.middlewares is not None:
-                each.plan.check_middlewares((*outer, *each.middlewares), overrides)
 
     def add_delay_queue(self, uri: QueueUri, **options: Any) -> None:
         """Add a delay queue with a mover.
@@ -483,14 +469,13 @@ class Registrar(ABC):
         bounds = BatchBounds(
             _checks.integer("max_messages", max_messages, 1), _checks.seconds("max_wait", max_wait)
         )
-        given = options.get("max_unconfirmed_messages")
-        room = _checks.optional(_checks.integer, "max_unconfirmed_messages", given)
+        chosen = HandlerOptions(**options, batches=bounds)
+        room = chosen.definition.max_unconfirmed_messages
         if room is not None and room < bounds.max_messages:
             raise UsageError(
                 f"a batch of {bounds.max_messages} messages can never fill up with "
                 f"max_unconfirmed_messages={room}: raise max_unconfirmed_messages to max_messages or more"
             )
-        chosen = HandlerOptions(**options, batches=bounds)
         if is_durable(chosen.policy):
             raise UsageError(
                 "durable retries are for handlers of single messages: a batch is retried in the worker"
@@ -798,8 +783,6 @@ def _checked_prefix(prefix: object) -> str:
         InvalidURI: no queue URI or queue name can begin with the prefix.
     """
     text = _checks.text("prefix", prefix)
-    if _is_whole(text) and "/" not in text[len(_SCHEME) :]:
-        raise InvalidURI(f"prefix {text!r} must end the domain with '/': {text + '/'!r}")
     if "?" in text:
         raise InvalidURI(f"prefix {text!r} must not contain an application: ?id= belongs to the queue name")
     try:

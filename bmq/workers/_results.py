@@ -490,7 +490,7 @@ class Responder:
                 "request %s of %s arrived after its deadline",
                 message.guid,
                 message.queue_uri,
-                extra=_about(message),
+                extra={"queue": message.queue_uri, "guid": message.guid},
             )
             return
         answers = to is not None
@@ -523,7 +523,8 @@ class Responder:
         assert task is not None
         try:
             async with limit:
-                return self._reply(await call_next())
+                result = await call_next()
+                return PutMessage(_DONE) if result is None else self._results.encoded(result)
         except asyncio.CancelledError as error:
             if task.cancelling():
                 raise
@@ -541,10 +542,6 @@ class Responder:
             if not answers:
                 raise
             return self._failed(message, error)
-
-    def _reply(self, result: object) -> PutMessage:
-        """Return the reply for a result of the function."""
-        return PutMessage(_DONE) if result is None else self._results.encoded(result)
 
     def _failed(self, message: Message, error: BaseException) -> PutMessage:
         """Return the reply for an error."""
@@ -606,8 +603,3 @@ class Responder:
             oldest, _ = self._outputs.popitem(last=False)
             session = oldest.session
             session._connection.keep(session._close_named(oldest)).add_done_callback(look_at)
-
-
-def _about(message: Message) -> dict[str, str]:
-    """Return the extra fields of a log record."""
-    return {"queue": message.queue_uri, "guid": message.guid}

@@ -76,9 +76,6 @@ class Progress:
         attempts_failed: unsuccessful attempts.
         given_up: messages without a further attempt.
         handling: messages in the hands of a worker.
-        failing: messages in ``handling`` with a failed attempt, to be retried.
-        parked: messages in ``failing`` waiting for the next attempt without occupying a worker.
-        stuck: workers waiting for capacity in the queue for dead letters.
         hung: workers with a thread still running after the deadline.
         joining_since: since when the handler gets no messages of its group; None if it gets them.
         failing_since: time of the first failure since the latest success, if any.
@@ -94,9 +91,6 @@ class Progress:
     attempts_failed: int = 0
     given_up: int = 0
     handling: int = 0
-    failing: int = 0
-    parked: int = 0
-    stuck: int = 0
     hung: int = 0
     joining_since: datetime | None = None
     failing_since: datetime | None = None
@@ -223,7 +217,7 @@ def status(*consumers: Consumer) -> Statuses:
 
 
 # The attributes that are those of Progress.
-_COUNTS = ("handler", "handling", "failing", "handled", "attempts_failed", "given_up", "hung")
+_COUNTS = ("handler", "handling", "handled", "attempts_failed", "given_up", "hung")
 _LOST = frozenset({SessionState.STARTING, SessionState.RECONNECTING, SessionState.DRAINING_LOST})
 
 
@@ -243,6 +237,7 @@ def _status(consumer: Consumer, workers: Workers | None) -> SubscriberStatus:
         waiting=consumer.buffered,
         unconfirmed=consumer.stats().unconfirmed,
         limit=consumer.options.max_unconfirmed_messages,
+        failing=workers.failing if workers is not None else 0,
         left=workers._left.count if workers is not None else 0,
         **{name: getattr(progress, name) for name in _COUNTS},
     )
@@ -273,12 +268,13 @@ def _judged(consumer: Consumer, workers: Workers | None) -> tuple[SubscriberStat
         progress.joining_since = progress.joining_since or now
         what = f"{name} waits for its buckets"
         return SubscriberState.JOINING, Trouble(what, progress.joining_since, True)
-    since, idle = progress.failing_since, not (progress.handling or progress.failing or consumer.buffered)
+    failing = workers.failing
+    since, idle = progress.failing_since, not (progress.handling or failing or consumer.buffered)
     if since is not None and idle and (now - progress.failed_at).total_seconds() > _MEMORY:
         since = progress.failing_since = None
-    blocked = workers.full or progress.failing - progress.parked + progress.stuck >= progress.workers
+    blocked = workers.blocked
     state = SubscriberState.BLOCKED if blocked else SubscriberState.ACTIVE
-    if not blocked and (progress.failing or (since is not None and progress.gone)):
+    if not blocked and (failing or (since is not None and progress.gone)):
         state = SubscriberState.FAILING
     if since is not None and progress.given_up_in_a_row >= _IN_A_ROW:
         what = f"the latest {progress.given_up_in_a_row:,} messages of {name} were given up"
@@ -294,6 +290,6 @@ def _judged(consumer: Consumer, workers: Workers | None) -> tuple[SubscriberStat
         long = (now - since).total_seconds() >= _SERIOUS_AFTER
         if blocked:
             return state, Trouble(f"{name} is blocked: no attempt succeeds", since, long)
-        if progress.gone + progress.failing >= _IN_A_ROW:
+        if progress.gone + failing >= _IN_A_ROW:
             return state, Trouble(f"every attempt of {name} fails", since, long)
     return state, None

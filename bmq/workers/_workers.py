@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Sequence, Sized
+from collections.abc import Callable, Collection, Coroutine, Generator, Hashable, Iterable, Sequence, Sized
 from contextlib import AsyncExitStack, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
@@ -134,9 +134,11 @@ class MessageSource:
 
     Attributes:
         ready: true if the next item can be taken without waiting.
+        parked: messages waiting here for their next attempt.
     """
 
     ready: Sized = ()
+    parked: Collection[Work] = ()
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -188,6 +190,7 @@ class ArrivingMessages(MessageSource):
         # Called for each message: no method around it.
         self.pop = self._consumer._buffer.pop  # type: ignore[method-assign]
         self._parked: dict[str, Work] = {}
+        self.parked = self._parked.values()
         self._timers: dict[str, asyncio.Task[None]] = {}
 
     async def take(self) -> Message | None:
@@ -199,8 +202,6 @@ class ArrivingMessages(MessageSource):
     def resume(self, message: Message) -> Work | None:
         work = self._parked.pop(message.guid, None)
         if work is not None:
-            self._workers.progress.parked -= 1
-            self._workers.count_failing(work, 0)
             work.taken = work.messages = [message]
         return work
 
@@ -209,11 +210,10 @@ class ArrivingMessages(MessageSource):
             return False
         for guid in self._parked.keys() - self._timers.keys():
             # After a lost connection, the broker redelivers messages in line, some to different consumers.
-            if (message := self._parked[guid].messages[0]).stale:
-                self.resume(message)
+            if self._parked[guid].messages[0].stale:
+                del self._parked[guid]
         guid = work.messages[0].guid
         self._parked[guid] = work
-        self._workers.progress.parked += 1
         self._timers[guid] = asyncio.create_task(self._unpark(guid, work.messages[0], seconds))
         return True
 
@@ -221,7 +221,7 @@ class ArrivingMessages(MessageSource):
         await self._workers.clock.sleep(seconds)
         del self._timers[guid]
         if message.stale:
-            self.resume(message)  # redelivered, here or to another consumer
+            del self._parked[guid]  # redelivered, here or to another consumer
         self._consumer.put_back((message,))
 
     def hand_back(self, at_work: set[Message]) -> None:
@@ -229,8 +229,7 @@ class ArrivingMessages(MessageSource):
             timer.cancel()
         waiting = [self._parked[guid].messages[0] for guid in self._timers]
         self._timers.clear()
-        for work in list(self._parked.values()):
-            self.resume(work.messages[0])
+        self._parked.clear()
         self._consumer.put_back(waiting)
 
 
@@ -279,7 +278,8 @@ class KeyedMessages(MessageSource):
         # The filling task waits for this event while the lanes are full.
         self._room = asyncio.Event()
         self._idle = WaitingLine()
-        self._resting: set[asyncio.Task[None]] = set()
+        self._resting: dict[asyncio.Task[None], Work] = {}
+        self.parked = self._resting.values()
 
     async def fill(self) -> None:
         """Sort arriving messages into lanes."""
@@ -334,17 +334,12 @@ class KeyedMessages(MessageSource):
             self._give_back(work.messages)
             return True
         resting = asyncio.create_task(self._rest(work, seconds))
-        self._resting.add(resting)
-        resting.add_done_callback(self._resting.discard)
+        self._resting[resting] = work
+        resting.add_done_callback(lambda _: self._resting.pop(resting, None))
         return True
 
     async def _rest(self, work: Work, seconds: float) -> None:
-        progress, failing = self._workers.progress, work.failing
-        progress.parked += failing
-        try:
-            await self._workers.clock.sleep(seconds)
-        finally:
-            progress.parked -= failing
+        await self._workers.clock.sleep(seconds)
         self._keys.append(work.key)
         self.wake()
 
@@ -367,9 +362,7 @@ class KeyedMessages(MessageSource):
     def hand_back(self, at_work: set[Message]) -> None:
         for resting in self._resting:
             resting.cancel()
-        for lane in self._lanes.values():
-            if at_work.isdisjoint(lane[0].taken):
-                self._workers.count_failing(lane[0], 0)
+        self._resting.clear()
         self._give_back([message for message in self._messages if message not in at_work])
         self._lanes.clear()
         self._keys.clear()
@@ -478,13 +471,24 @@ class Workers:
         return sum(not worker.resting for worker in self._held)
 
     @property
-    def full(self) -> bool:
-        """Whether left or failed messages keep this worker from handling new messages."""
-        if self._calm is not None and not self._calm.is_set():
-            return True
-        return (
-            self._left.fills_limits or self.progress.parked >= self.consumer.options.max_unconfirmed_messages
+    def blocked(self) -> bool:
+        """Whether no new message can be handled: for left or failed messages, or because all workers wait."""
+        waiting = sum(
+            worker.resting or (isinstance(item, Work) and item.failing > 0)
+            for worker, item in self._held.items()
         )
+        return (
+            waiting >= self.progress.workers
+            or (self._calm is not None and not self._calm.is_set())
+            or self._left.fills_limits
+            or len(self._source.parked) >= self.consumer.options.max_unconfirmed_messages
+        )
+
+    @property
+    def failing(self) -> int:
+        """Number of messages with a failed attempt, to be retried."""
+        held = [item for item in self._held.values() if isinstance(item, Work)]
+        return sum(work.failing for work in (*held, *self._source.parked))
 
     @property
     def oldest(self) -> Message | None:
@@ -700,7 +704,7 @@ class Workers:
                     progress.failing_since = None
                     item.confirm()
                 else:
-                    work = Work([item], self.clock.time() - spent)
+                    held[worker] = work = Work([item], self.clock.time() - spent)
                     yield from self._attempts(worker, work, error).__await__()
                     error = None  # the error refers to this frame
                     context = yield blocking
@@ -783,7 +787,7 @@ class Workers:
             return True
         finally:
             if not waits:
-                self.count_failing(work, 0)
+                self._count_failing(work, 0)
 
     async def _try(self, worker: _Worker, work: Work, error: BaseException | None = None) -> float | None:
         """Make one attempt, or use the given error as the result.
@@ -835,14 +839,14 @@ class Workers:
         if not errors:
             return None
         delay = await self._failed(worker, work, errors)
-        await self._thread_ends(worker, len(errors) - len(work.messages))
+        await self._thread_ends(worker)
         work.attempt += any(not isinstance(each, RetryAfter) for each in errors.values())
         return delay
 
     async def _quarantined(self, worker: _Worker, work: Work, quarantine: Quarantine) -> None:
         """Take the messages out that go to the quarantine, or that are posted again as suspects."""
         marked = [message for message in work.messages if message.redelivered]
-        pause = partial(self._rest_for_room, worker)
+        pause = partial(self._rest, worker)
         took = await asyncio.gather(*(quarantine.took(each, pause) for each in marked))
         gone = {message for message, taken in zip(marked, took, strict=True) if taken}
         work.messages = [message for message in work.messages if message not in gone]
@@ -971,7 +975,7 @@ class Workers:
         self._check_end(worker, None)
         failed = [failure for failures in by_error.values() for failure in failures]
         if attempted:
-            self.count_failing(work, min(work.failing, sum(each.retry_in is not None for each in failed)))
+            self._count_failing(work, min(work.failing, sum(each.retry_in is not None for each in failed)))
         delays: dict[Message, float] = {}
         for failure in failed:
             message, delay = failure.message, failure.retry_in
@@ -989,7 +993,7 @@ class Workers:
                 delays[message] = delay
         work.messages = [*others, *delays]
         if attempted or delays:
-            self.count_failing(work, len(delays))
+            self._count_failing(work, len(delays))
         return max(delays.values(), default=None)
 
     def _pause_after(self, work: Work, message: Message, error: BaseException) -> float | None:
@@ -1011,31 +1015,23 @@ class Workers:
                 delay = self._retry.delay(work.attempt, self._elapsed(work, message), error)
         return delay
 
-    def count_failing(self, work: Work, count: int) -> None:
+    def _count_failing(self, work: Work, count: int) -> None:
         """Count the messages of a work that are to be retried."""
-        self._change_failing(count - work.failing)
         work.failing = count
-
-    def _change_failing(self, change: int) -> None:
-        self.progress.failing += change
         if self._calm is not None:
-            (self._calm.clear if self.progress.failing else self._calm.set)()
+            (self._calm.clear if self.failing else self._calm.set)()
 
-    async def _thread_ends(self, worker: _Worker, failing: int) -> None:
-        """Wait for the worker's late thread, possibly for ever.
-
-        Args:
-            worker: the worker.
-            failing: number of further messages to count as failing meanwhile.
-        """
+    async def _thread_ends(self, worker: _Worker) -> None:
+        """Wait for the worker's late thread, possibly for ever."""
         ended = self._invoke.late()
         if ended is None:
             return
         progress = self.progress
         if self.stopping:
             raise asyncio.CancelledError
-        self._change_failing(failing)
-        self._count_hung(1)
+        if not progress.hung:
+            progress.hung_since = _world.now()
+        progress.hung += 1
         self._limit.warning(
             "hung",
             "%s still runs in its thread after its deadline of %g s: %d of %d workers wait for their "
@@ -1055,17 +1051,13 @@ class Workers:
             await asyncio.shield(ended)
         finally:
             worker.resting = False
-            self._count_hung(-1)
-            self._change_failing(-failing)
-
-    def _count_hung(self, change: int) -> None:
-        """Count workers waiting for a thread."""
-        if not self.progress.hung:
-            self.progress.hung_since = _world.now()
-        self.progress.hung += change
+            progress.hung -= 1
 
     async def _rest(self, worker: _Worker, seconds: float) -> None:
-        """Wait before the next attempt. The wait ends at once when the worker stops."""
+        """Wait before the next attempt, or for capacity in the queue for dead letters.
+
+        The wait ends at once when the worker stops.
+        """
         if self.stopping:
             raise asyncio.CancelledError
         worker.resting = True
@@ -1074,14 +1066,6 @@ class Workers:
             await self.not_held()
         finally:
             worker.resting = False
-
-    async def _rest_for_room(self, worker: _Worker, seconds: float) -> None:
-        """Wait for capacity in the queue for dead letters; the worker takes no messages meanwhile."""
-        self.progress.stuck += 1
-        try:
-            await self._rest(worker, seconds)
-        finally:
-            self.progress.stuck -= 1
 
     async def _give_up(self, worker: _Worker, failure: Failure) -> None:
         """Follow the policy: only "discard" and the acknowledgement of a dead letter confirm the message."""
@@ -1097,7 +1081,7 @@ class Workers:
         else:
             assert self._dead_letters is not None
             try:
-                await then.post(failure, self._dead_letters, partial(self._rest_for_room, worker))
+                await then.post(failure, self._dead_letters, partial(self._rest, worker))
             except Error as error:
                 self._limit.error(
                     ("letter", type(error)),
@@ -1308,7 +1292,7 @@ async def consume(
             raise UsageError(
                 "a responder has a codec of its own, and answers undecodable requests with errors"
             )
-        plan, context.builtins = handler._plan(None), (handler._handle,)
+        plan, context.builtin = handler._plan(None), handler._handle
         handler = handler.function
     else:
         plan = HandlerPlan(handler, chosen.codec, chosen.undecodable)
@@ -1395,7 +1379,7 @@ async def feed(
         context: middlewares, state and dependencies.
         group: a group to join, and to leave at the end: its messages without a finished handler are delivered
             again then.
-        close: whether to close the consumer at the end.
+        close: whether to close the consumer at the end, if it is not of a group.
         grace: seconds for handlers to finish.
         clock: clock for pauses; None for the clock of the event loop.
     """
@@ -1409,7 +1393,7 @@ async def feed(
         await Workers(consumer, *how, key=key, group=group).run(grace, close=close)
 
     async with AsyncExitStack() as ending:
-        ending.callback(invoke.close)
+        ending.callback(invoke.threads.close)
         if group is not None:
             ending.push_async_callback(group.close)
             await group.open()
