@@ -513,7 +513,8 @@ class App(Registrar, Generic[S]):
         apps = self._all()
         if any(each._life.state is not LifeState.STOPPED for each in apps):
             raise StateError("the app is running already")
-        if all(each._registry.empty for each in apps):
+        registries = [each._registry for each in apps]
+        if not any(each.handlers or each.sweepers or each.waiting for each in registries):
             raise StateError("the app has no handler: register one with @app.consumer(...)")
         for each in apps:
             for handler in each._registry.handlers:

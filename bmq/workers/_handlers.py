@@ -194,8 +194,6 @@ class Depends:
     def __post_init__(self) -> None:
         given: object = self.function
         _checks.function("the function of bmq.Depends", given)
-        if isinstance(given, Depends):
-            raise UsageError("the function of bmq.Depends must be a function, not another bmq.Depends")
         try:
             hash(given)
         except TypeError:
@@ -1082,12 +1080,10 @@ class _ThreadCall:
     """
 
     def __init__(self, run: Callable[[], Any]) -> None:
-        self._run = run
-        self._loop = asyncio.get_running_loop()
-        self._context = copy_context()
+        self._run = partial(copy_context().run, run)
         self._now = _world.current().monotonic
         self.began: float | None = None
-        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.error: BaseException | None = None
         self.result: object = None
         self.closing: asyncio.Task[None] | None = None
@@ -1096,11 +1092,11 @@ class _ThreadCall:
         """Call the function, in a thread."""
         self.began = self._now()
         try:
-            self.result = self._context.run(self._run)
+            self.result = self._run()
         except BaseException as error:
             self.error = error
         with suppress(RuntimeError):  # the event loop is closed
-            self._loop.call_soon_threadsafe(self.ended.set_result, None)
+            self.ended.get_loop().call_soon_threadsafe(self.ended.set_result, None)
 
 
 class _Threads:
@@ -1137,8 +1133,8 @@ class _Threads:
     def close(self) -> None:
         """End each thread after its present call, without waiting."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().put(None)
+        for jobs in self._idle:
+            jobs.put(None)
 
 
 def _work(jobs: SimpleQueue[_ThreadCall | None]) -> None:

@@ -27,7 +27,6 @@ from bmq.workers._retry import (
     Backoff,
     NoRetry,
     RetryPolicy,
-    check_durable,
     check_give_up,
     is_durable,
 )
@@ -84,14 +83,12 @@ Middleware: TypeAlias = Callable[[Attempt, CallNext], Awaitable[Any]]
 Call: TypeAlias = Callable[[Attempt], Awaitable[Any]]
 
 
-def check_middlewares(given: Iterable[Middleware] | None) -> tuple[Middleware, ...]:
+def check_middlewares(given: Iterable[Middleware]) -> tuple[Middleware, ...]:
     """Return the checked middlewares.
 
     Raises:
         UsageError: an object is not an async function of two arguments.
     """
-    if given is None:
-        return ()
     found: list[Middleware] = _checks.items("middlewares", given, "async functions")
     for each in found:
         check_middleware(each)
@@ -284,7 +281,11 @@ class HandlerOptions:
                 range.
         """
         uri = QueueUri.parse(queue)
-        check_durable(self.policy, uri)
+        if is_durable(self.policy) and uri.app_id:
+            raise UsageError(
+                f"a durable retry of {uri} would reach every application of the queue, not "
+                f"{uri.app_id!r} alone: retry it in the worker, durable=False"
+            )
         self.expressions  # noqa: B018  # raises if the subscription is not legal
         if isinstance(self.policy.then, DeadLetter):
             check_elsewhere(uri, self.policy.then.queue)

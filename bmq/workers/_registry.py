@@ -106,11 +106,6 @@ class Registry:
         self.startup: list[Callable[[], object]] = []
         self.shutdown: list[Callable[[], object]] = []
 
-    @property
-    def empty(self) -> bool:
-        """Whether the app has no work."""
-        return not (self.handlers or self.sweepers or self.waiting)
-
     def copy(self) -> Registry:
         """Return a register with the same entries."""
         made = copy(self)

@@ -44,6 +44,7 @@ from bmq.workers._handlers import (
     GeneratedResults,
     HandlerPlan,
     parameters_of,
+    refuse_awaitable,
     returned_by,
     shown_type,
     target_of,
@@ -143,8 +144,7 @@ class Results:
         if self._bytes and isinstance(result, _BYTES):
             return PutMessage(cast("bytes", result), properties)
         if self.of is None:
-            if inspect.iscoroutine(result):
-                result.close()
+            refuse_awaitable(self._name, result)
             raise TypeError(
                 f"{self._name} must return bytes or a bmq.PutMessage, not {type(result).__name__}: annotate "
                 "the result with its type to encode values, as in '-> Order'"

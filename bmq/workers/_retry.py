@@ -19,7 +19,6 @@ from bmq.protocol.deadlines import backoff
 from bmq.wire.constants import PropertyType
 from bmq.wire.printable import described, error_text
 from bmq.wire.properties import PropertyInput, PropertyValue
-from bmq.wire.uri import QueueUri
 
 __all__ = [
     "DEFAULT_RETRY",
@@ -33,7 +32,6 @@ __all__ = [
     "RetryAfter",
     "RetryPolicy",
     "attempts_so_far",
-    "check_durable",
     "checked_clock",
     "is_durable",
     "post_again",
@@ -303,11 +301,17 @@ class Backoff:
         if self.durable and self.blocks:
             raise UsageError("a durable retry waits in the delay queue and blocks nothing: omit blocks")
         check_give_up(self.then)
-        check_no_retry(self.no_retry)
+        if callable(self.no_retry) and not isinstance(self.no_retry, type):
+            _checks.function("no_retry", self.no_retry, 1, plain=True)
+        else:
+            _checks.exceptions("no_retry", self.no_retry)
 
     def delay(self, attempt: int, elapsed: float, error: BaseException) -> float | None:
         """Return the pause; None after the last retry, at the age limit, or if retries are pointless."""
-        if (self.retries is not None and attempt > self.retries) or never(self.no_retry, error):
+        if self.retries is not None and attempt > self.retries:
+            return None
+        never = self.no_retry
+        if isinstance(error, never) if isinstance(never, type | tuple) else never(error):
             return None
         pause = self.every if self.factor == 1 else backoff(attempt, self.every, self.cap, self.factor)
         if self.give_up_after is None:
@@ -333,25 +337,6 @@ def check_give_up(then: GiveUp) -> None:
         )
 
 
-def check_no_retry(no_retry: object) -> None:
-    """Check the value of ``no_retry``.
-
-    Raises:
-        UsageError: the value is of another kind.
-    """
-    if callable(no_retry) and not isinstance(no_retry, type):
-        _checks.function("no_retry", no_retry, 1, plain=True)
-    else:
-        _checks.exceptions("no_retry", no_retry)
-
-
-def never(no_retry: NoRetryOn, error: BaseException) -> bool:
-    """Whether another attempt is pointless after this error."""
-    if isinstance(no_retry, type | tuple):
-        return isinstance(error, no_retry)
-    return no_retry(error)
-
-
 # Errors bound to recur with the same message: the message is malformed, or the handler has a bug.
 _SAME_AGAIN = (ValueError, TypeError, LookupError, AttributeError, ProtocolError)
 
@@ -371,19 +356,6 @@ DEFAULT_RETRY = Backoff(every=1.0, factor=2.0, retries=4, no_retry=same_again)
 def is_durable(policy: RetryPolicy) -> bool:
     """Whether messages wait in the broker between attempts."""
     return bool(getattr(policy, "durable", False))
-
-
-def check_durable(policy: RetryPolicy, uri: QueueUri) -> None:
-    """Check whether the messages of a queue can return to the queue.
-
-    Raises:
-        UsageError: messages cannot return.
-    """
-    if is_durable(policy) and uri.app_id:
-        raise UsageError(
-            f"a durable retry of {uri} would reach every application of the queue, not "
-            f"{uri.app_id!r} alone: retry it in the worker, durable=False"
-        )
 
 
 def attempts_so_far(message: Message, policy: RetryPolicy) -> int:

@@ -262,7 +262,7 @@ def _judged(consumer: Consumer, workers: Workers | None) -> tuple[SubscriberStat
         return SubscriberState.BLOCKED if full else SubscriberState.ACTIVE, None
     progress, now = workers.progress, _world.now()
     name = f"{progress.handler} of {consumer.queue.uri}"
-    if not workers.joining:
+    if workers._group is None or workers._group.stats().settled:
         progress.joining_since = None
     else:
         progress.joining_since = progress.joining_since or now

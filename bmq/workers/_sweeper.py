@@ -83,6 +83,9 @@ class Sweeper:
         max_unconfirmed_messages: limit of held messages. A full sweeper does not sweep.
         max_unconfirmed_bytes: limit of held bytes.
 
+    Attributes:
+        queue: URI of the swept queue.
+
     Raises:
         UsageError: an argument is out of range, or ``put_aside`` is the queue itself.
         InvalidURI: a URI is not legal.
@@ -98,10 +101,11 @@ class Sweeper:
         max_unconfirmed_bytes: int = 256 * 1024 * 1024,
     ) -> None:
         hand_back_every = _checks.timeout(hand_back_every, "hand_back_every", positive=True)
-        self._uri = QueueUri.parse(queue)
+        uri = QueueUri.parse(queue)
+        self.queue = str(uri)
         if put_aside is not None:
             _checks.instance("put_aside", put_aside, (str, Queue), "the URI of a queue or an open bmq.Queue")
-            check_elsewhere(self._uri, put_aside)
+            check_elsewhere(uri, put_aside)
         self._put_aside = put_aside
         self._every = hand_back_every
         self._subscription = Subscription(
@@ -113,11 +117,6 @@ class Sweeper:
         self._held: dict[str, int] = {}
         self._done = self._failed = self._handed_back = 0
         self._told = False
-
-    @property
-    def queue(self) -> str:
-        """URI of the swept queue."""
-        return str(self._uri)
 
     def stats(self) -> SweeperStats:
         """Return a snapshot of the counts."""

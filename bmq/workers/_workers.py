@@ -194,10 +194,7 @@ class ArrivingMessages(MessageSource):
         self._timers: dict[str, asyncio.Task[None]] = {}
 
     async def take(self) -> Message | None:
-        try:
-            return await anext(self._arriving)
-        except StopAsyncIteration:
-            return None
+        return await anext(self._arriving, None)
 
     def resume(self, message: Message) -> Work | None:
         work = self._parked.pop(message.guid, None)
@@ -246,10 +243,8 @@ class BatchedMessages(MessageSource):
         self._arriving = aiter(self._consumer.batches(bounds.max_messages, bounds.max_wait))
 
     async def take(self) -> Work | None:
-        try:
-            return Work(list(await anext(self._arriving)))
-        except StopAsyncIteration:
-            return None
+        batch = await anext(self._arriving, None)
+        return None if batch is None else Work(list(batch))
 
 
 class KeyedMessages(MessageSource):
@@ -496,11 +491,6 @@ class Workers:
         for item in self._held.values():
             return _messages_of(item)[0]
         return None
-
-    @property
-    def joining(self) -> bool:
-        """Whether a member has no answer of the leader, or does not hold all of its buckets yet."""
-        return self._group is not None and not self._group.stats().settled
 
     # ---- start and end
 
