@@ -732,10 +732,7 @@ class Left:
         return count >= options.max_unconfirmed_messages or size >= options.max_unconfirmed_bytes
 
     def _tell_if_full(self) -> None:
-        if self._told or not self._full():
-            return
-        self._drop_confirmed()
-        if not self._full():
+        if self._told or not self._full() or not self.fills_limits:
             return
         self._told = True
         options = self._consumer.options
@@ -761,12 +758,12 @@ def check_elsewhere(uri: QueueUri, letters: Queue | str) -> None:
     Raises:
         UsageError: the messages would return to the queue, or cannot be posted.
     """
-    other = QueueUri.parse(letters if isinstance(letters, str) else letters.uri)
+    other = QueueUri.parse(letters.uri if isinstance(letters, QueueBase) else letters)
     if other.app_id:
         raise UsageError(f"dead letters are posted to a queue, not to an application of it: {other}")
     if other.canonical == uri.canonical:
         raise UsageError(f"dead letters of {uri} would return to it; name another queue for them")
-    if not isinstance(letters, str) and not letters.writable:
+    if isinstance(letters, QueueBase) and not letters.writable:
         raise UsageError(f"queue {other} is not open for writing: open_queue(..., write=True)")
 
 

@@ -428,7 +428,8 @@ class App(Registrar, Generic[S]):
         feeding = [fed for each in self._all() if each._session is not None for fed in each._fed]
         if not feeding:
             raise StateError("the app has consumers only while it runs: await app.run()")
-        chosen = [fed for fed in feeding if handler is None or fed[0].handler == handler]
+        known = callable(handler)  # the equality of other objects may be anything
+        chosen = [fed for fed in feeding if handler is None or (known and fed[0].handler == handler)]
         if not chosen:
             raise StateError(f"{_checks.shown(handler)} is not a handler of this app")
         for each, _ in chosen:
@@ -513,8 +514,7 @@ class App(Registrar, Generic[S]):
         apps = self._all()
         if any(each._life.state is not LifeState.STOPPED for each in apps):
             raise StateError("the app is running already")
-        registries = [each._registry for each in apps]
-        if not any(each.handlers or each.sweepers or each.waiting for each in registries):
+        if not any(it.handlers or it.sweepers or it.waiting for it in [each._registry for each in apps]):
             raise StateError("the app has no handler: register one with @app.consumer(...)")
         for each in apps:
             for handler in each._registry.handlers:

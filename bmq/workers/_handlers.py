@@ -1080,7 +1080,8 @@ class _ThreadCall:
     """
 
     def __init__(self, run: Callable[[], Any]) -> None:
-        self._run = partial(copy_context().run, run)
+        context = copy_context()
+        self._run: Callable[[], Any] = lambda: context.run(run)
         self._now = _world.current().monotonic
         self.began: float | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -1200,9 +1201,8 @@ class Invoker:
         self._call = call = chained(middlewares, call)
         self.direct: Callable[[Message], Awaitable[object]] | None = None
         if plan.is_async:
-            self.direct = lambda message: call(attempt_of((message,), 1, info))
-        if plan.is_async and timeout is None and not middlewares and context.builtin is None:
-            self.direct = cast("Any", plan.plain) or self.direct
+            plain = plan.plain if timeout is None and not middlewares and context.builtin is None else None
+            self.direct = cast("Any", plain) or (lambda message: call(attempt_of((message,), 1, info)))
 
     def _call_of(self, plan: HandlerPlan, context: HandlerContext) -> Call:
         """Return a function that makes the dependencies of an attempt, and calls the handler.

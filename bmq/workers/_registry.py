@@ -465,7 +465,8 @@ class Registrar(ABC):
             _checks.integer("max_messages", max_messages, 1), _checks.seconds("max_wait", max_wait)
         )
         chosen = HandlerOptions(**options, batches=bounds)
-        room = chosen.definition.max_unconfirmed_messages
+        room = chosen.max_unconfirmed_messages
+        room = _checks.optional(_checks.integer, "max_unconfirmed_messages", room)
         if room is not None and room < bounds.max_messages:
             raise UsageError(
                 f"a batch of {bounds.max_messages} messages can never fill up with "

@@ -44,7 +44,6 @@ from bmq.workers._handlers import (
     GeneratedResults,
     HandlerPlan,
     parameters_of,
-    refuse_awaitable,
     returned_by,
     shown_type,
     target_of,
@@ -144,7 +143,8 @@ class Results:
         if self._bytes and isinstance(result, _BYTES):
             return PutMessage(cast("bytes", result), properties)
         if self.of is None:
-            refuse_awaitable(self._name, result)
+            if inspect.iscoroutine(result):
+                result.close()
             raise TypeError(
                 f"{self._name} must return bytes or a bmq.PutMessage, not {type(result).__name__}: annotate "
                 "the result with its type to encode values, as in '-> Order'"
@@ -242,12 +242,13 @@ class Output:
         if results.empty or results.unknown:
             problem = "the result is None" if results.empty else results.problem
             problem = problem or "the annotation of the result does not name a type"
-            example = "list[Order]" if batch else "Order"
+            example = "list[{}]" if batch else "{}"
             if inspect.isasyncgenfunction(target_of(self.handler)):
-                example = "AsyncIterator[Order]"
+                example = "AsyncIterator[{}]"
+            examples = [f"'-> {example.format(each)}'" for each in ("Order", "bytes", "bmq.PutMessage")]
             raise UsageError(
                 f"{name}: {problem}, and publish_to({str(self.uri)!r}) posts results by their type: annotate "
-                f"the result with its type, as in '-> {example}'; bytes and bmq.PutMessage are types, too"
+                f"the result with its type, as in {examples[0]}, {examples[1]} or {examples[2]}"
             )
         if self.codec is not None and results.of is None:
             raise UsageError(
@@ -330,19 +331,20 @@ class Publisher:
             for message in attempt.messages:
                 message.context.pop(PUBLISHES, None)
 
-    def _one_each(self, attempt: Attempt, result: object) -> Sequence[Any]:
+    def _one_each(self, attempt: Attempt, result: Any) -> Sequence[Any]:
         """Return the results of a batch, one for each message.
 
         Raises:
             UsageError: the handler has returned another number of results, or something else.
         """
         count = len(attempt.messages)
-        if not isinstance(result, Sequence) or len(cast("Sequence[Any]", result)) != count:
+        results: Sequence[Any] = result if isinstance(cast("object", result), Sequence) else ()
+        if len(results) != count:
             raise UsageError(
                 f"{attempt.handler} must return a list with one result for each of the {count} "
                 f"messages of the batch, and None for no output; not {_checks.shown(result)}"
             )
-        return cast("Sequence[Any]", result)
+        return results
 
     def _item(
         self, output: Output, convert: Results, message: Message, result: object, number: int

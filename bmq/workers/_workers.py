@@ -144,9 +144,9 @@ class MessageSource:
         self._workers = workers
         self._consumer = workers.consumer
 
-    @abstractmethod
     def pop(self) -> Message | Work:
         """Take the next item; ``ready`` must be true."""
+        raise IndexError("nothing is ready: wait in take()")
 
     @abstractmethod
     async def take(self) -> Message | Work | None:
@@ -575,12 +575,8 @@ class Workers:
 
     def _at_work(self) -> list[Message]:
         """Return the messages in a call of the handler."""
-        return [
-            message
-            for worker, item in self._held.items()
-            if not worker.resting
-            for message in _messages_of(item)
-        ]
+        held = [item for worker, item in self._held.items() if not worker.resting]
+        return [message for item in held for message in _messages_of(item)]
 
     def _cut_off(self) -> None:
         """Ignore the outcome of unfinished handlers from now on, and log their cancellation."""

@@ -197,8 +197,8 @@ async def test_a_failed_inclusion_changes_nothing() -> None:
 @sweep(
     "prefix, reason",
     [
-        ("bmq://bmq.test.mem.priority", r"must end the domain with '/': 'bmq://bmq\.test\.mem\.priority/'"),
-        ("bmq://", "must end the domain with '/'"),
+        ("bmq://bmq.test.mem.priority", "prefix must be a domain such as bmq://bmq.test.mem.priority/"),
+        ("bmq://", "prefix must be a domain such as"),
         ("bmq:///", "the domain is missing"),
         ("bmq://d/q?id=a", "must not contain an application"),
         ("bmq://d/q?", "must not contain an application"),
