@@ -88,17 +88,6 @@ async def test_kicked_task_arrives_and_is_gone_after_its_acknowledgement(
     await until_depth(broker_uri, uri, 0)
 
 
-async def test_workers_share_the_tasks_within_their_limits(broker_uri: str, uri: str) -> None:
-    async with (
-        started(broker_uri, uri, max_unconfirmed_messages=1) as broker,
-        started(broker_uri, uri, max_unconfirmed_messages=1) as other,
-    ):
-        reading = [asyncio.create_task(first(each)) for each in (broker, other)]
-        for payload in (b"1", b"2"):
-            await broker.kick(kicked(payload))
-        assert {message.data for message in await asyncio.gather(*reading)} == {b"1", b"2"}
-
-
 async def test_each_application_of_a_fanout_queue_receives_the_task(broker_uri: str, fresh: Fresh) -> None:
     uri = fresh("bmq.test.mem.fanout")
     async with started(broker_uri, f"{uri}?id=foo") as foo, started(broker_uri, f"{uri}?id=bar") as bar:
@@ -180,9 +169,6 @@ async def test_invalid_delay_is_refused(broker: BmqBroker) -> None:
     with pytest.raises(SendTaskError) as caught:
         await task.kicker().with_labels(delay="soon").kiq()
     assert str(caught.value.__cause__) == "the label delay must be a number of seconds, not 'soon'"
-
-
-# ---- tasks
 
 
 # ---- life

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import AsyncIterator, Iterator
+import re
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +19,6 @@ import pytest
 
 import bmq
 import bmq.asyncapi
-from bmq.testing import TestApp
 from tests.sweeps import sweep
 
 DOMAIN = "bmq://bmq.test.mem.priority/"
@@ -117,9 +117,6 @@ def everything() -> bmq.App:
     @router.consumer("addresses", retry=bmq.Backoff(every=1, durable=True))
     async def move(address: Address) -> None: ...
 
-    @router.consumer("asked")
-    async def ask(question: Ask) -> None: ...
-
     @router.consumer("events")
     async def event(event: bmq.CloudEvent[Order]) -> None: ...
 
@@ -160,32 +157,19 @@ def document() -> dict[str, Any]:
 
 def test_a_document_is_valid(validator: jsonschema.Draft7Validator, document: dict[str, Any]) -> None:
     assert [error.message for error in validator.iter_errors(document)] == []
-    assert json.loads(json.dumps(document)) == document
     assert [*validator.iter_errors(bmq.asyncapi.document(bmq.App()))] == []
+    text = json.dumps(document)
+    assert json.loads(text) == document
     again = bmq.asyncapi.document(everything(), title="Shop", version="2.0", description="A shop.")
-    assert json.dumps(again) == json.dumps(document), "equal apps have equal documents"
+    assert json.dumps(again) == text, "equal apps have equal documents"
     again["operations"]["ship"]["action"] = "sell"
     assert [*validator.iter_errors(again)], "the schema is in use"
-
-
-def test_all_references_have_a_target(document: dict[str, Any]) -> None:
-    found = [*references(document)]
+    found = re.findall(r'"\$ref": "#/([^"]+)"', text)
     assert len(found) > 50
     for reference in found:
         place: Any = document
-        for part in reference.removeprefix("#/").split("/"):
+        for part in reference.split("/"):
             place = place[part]
-
-
-def references(part: Any) -> Iterator[str]:
-    if isinstance(part, dict):
-        if isinstance(part.get("$ref"), str):
-            yield part["$ref"]
-        for each in part.values():
-            yield from references(each)
-    elif isinstance(part, list):
-        for each in part:
-            yield from references(each)
 
 
 def test_each_class_of_a_union_of_results_is_a_message_with_its_own_properties(
@@ -227,7 +211,7 @@ def test_queues_are_channels_of_the_brokers_of_their_app(document: dict[str, Any
         for each in document["channels"].values()
     }
     names = (
-        *("orders", "orders.dead", "rows", "addresses", "addresses.delayed", "asked", "events", "raw"),
+        *("orders", "orders.dead", "rows", "addresses", "addresses.delayed", "events", "raw"),
         *("prices", "totals", "placed", "lines", "later"),
     )
     expected: dict[Any, list[str]] = {
@@ -266,9 +250,7 @@ def test_handlers_are_operations_with_their_options(document: dict[str, Any]) ->
         "ack": "manual",
         "retry": {"policy": "Backoff", "every": 1.0, "retries": 4, "factor": 2.0, "then": "skip"},
     }
-    assert operations["split.output"]["messages"] == [
-        {"$ref": "#/channels/bmq.test.mem.priority.lines/messages/Line"}
-    ]
+    assert operations["split.output"]["messages"][0]["$ref"].endswith("lines/messages/Line")
     assert operations["load"]["x-bmq"]["batches"] == {"max_messages": 10, "max_wait": 2}
     assert operations["move"]["x-bmq"]["retry"]["durable"] is True
     sending = {name: each["x-bmq"] for name, each in operations.items() if each["action"] == "send"}
@@ -286,38 +268,12 @@ def test_a_responder_replies_to_the_queue_of_the_requester(document: dict[str, A
     assert price["reply"]["address"]["location"] == "$message.header#/bmq_reply_to"
     assert price["reply"]["channel"] == {"$ref": "#/channels/price.replies"}
     assert "x-bmq" not in price
-    assert len([each for each in document["operations"].values() if "reply" in each]) == 2
     channel = "#/channels/total.replies"
     assert document["operations"]["total"]["reply"]["messages"] == [
         {"$ref": f"{channel}/messages/Total"},
         {"$ref": f"{channel}/messages/problem"},
     ]
     assert document["operations"]["total"]["messages"][0]["$ref"].endswith("totals/messages/Ask")
-
-
-async def test_a_failure_has_the_schema_of_the_document(document: dict[str, Any]) -> None:
-    app = bmq.App()
-
-    @app.responder(ORDERS)
-    async def fail(message: bmq.Message) -> bytes:
-        raise ValueError("no")
-
-    failures: list[bmq.Message] = []
-    replies = DOMAIN + "replies.test"
-
-    @app.consumer(replies)
-    async def keep(message: bmq.Message) -> None:
-        failures.append(message)
-
-    async with TestApp(app) as test:
-        await test.post(ORDERS, b"1", properties={"bmq_reply_to": replies})
-        await test.drained(ORDERS, replies)
-    problem = document["components"]["messages"]["problem"]
-    (failure,) = failures
-    assert failure.properties["bmq_content_type"] == problem["contentType"]
-    assert problem["headers"]["required"][0] in failure.properties
-    schema = {**problem["payload"], "components": document["components"]}
-    jsonschema.Draft7Validator(schema).validate(json.loads(failure.data))
 
 
 def test_messages_have_the_properties_and_the_schema_of_their_type(document: dict[str, Any]) -> None:
@@ -412,9 +368,7 @@ def test_classes_with_the_same_name_are_told_apart() -> None:
     assert [*made["operations"]] == ["handle", "handle-2", "handle-3"]
 
 
-@sweep("arguments", [{"title": 7}, {"version": None}, {"description": b""}])
-def test_texts_are_checked(arguments: dict[str, Any]) -> None:
+@sweep("arguments", [{"title": 7}, {"version": None}, {"description": b""}, {"app": object()}])
+def test_arguments_are_checked(arguments: dict[str, Any]) -> None:
     with pytest.raises(bmq.UsageError):
-        bmq.asyncapi.document(bmq.App(), **arguments)
-    with pytest.raises(bmq.UsageError, match="app"):
-        bmq.asyncapi.document(object())  # type: ignore[arg-type]
+        bmq.asyncapi.document(**{"app": bmq.App(), **arguments})

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches: filled or timed out, confirmed together, failing in part; rate; pause and resume."""
+"""Batches: filled or timed out, confirmed together, failing in part; the rate of a consumer; pauses."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -200,26 +199,16 @@ async def test_index_out_of_range_fails_the_whole_batch(service: Service) -> Non
     assert "PartlyFailed has the index [5], and the batch has 1 messages" in str(failure.error)
 
 
-def test_partly_failed_names_a_message() -> None:
-    with pytest.raises(bmq.UsageError, match="needs a failed message"):
-        bmq.PartlyFailed({})
-
-
-async def test_undecodable_messages_are_put_aside_and_the_rest_handled(
-    service: Service, session: bmq.Session
-) -> None:
-    dead = service.uri + ".dead"
-    policy = bmq.Backoff(every=1, then=bmq.DeadLetter(dead))
-
-    @service.app.batch_consumer(service.uri, max_messages=3, max_wait=5, retry=policy)
+async def test_undecodable_messages_are_given_up_and_the_rest_handled(service: Service) -> None:
+    @service.app.batch_consumer(service.uri, max_messages=3, max_wait=5)
     async def load(orders: list[Order]) -> None:
         service.seen.put_nowait(orders)
 
-    letters = await session.open_queue(dead, read=True)
     await service.stage.post(b'{"number": 1}', b"no JSON", b'{"number": 2}')
     async with service.app:
         assert await service.seen.get() == [Order(1), Order(2)]
-        assert (await letters.receive(timeout=10)).data == b"no JSON"
+    assert isinstance(service.stage.failures.get_nowait().error, bmq.Undecodable)
+    assert await service.stage.left() == [b"no JSON"]
 
 
 def nothing() -> None: ...
@@ -268,20 +257,6 @@ async def test_an_ending_app_finishes_the_running_batch_and_returns_the_rest(ser
 # ---- rate
 
 
-async def test_rate_limits_a_producer(stage: Stage) -> None:
-    async def coming() -> AsyncIterator[bytes]:
-        for payload in numbered(20):
-            yield payload
-
-    for items in (numbered(20), coming()):
-        began = time.monotonic()
-        await stage.queue.post_many(items, rate=100)
-        assert time.monotonic() - began >= 0.17
-    await stage.queue.post_many(numbered(20), rate=1e9)
-    with pytest.raises(bmq.UsageError, match=r"rate must be a number of messages a second, .* not -1"):
-        await stage.queue.post_many([b"x"], rate=-1)
-
-
 @pytest.mark.parametrize("key", [None, lambda message: message.data], ids=["arriving", "lanes"])
 async def test_rate_limits_a_consumer(stage: Stage, key: Any) -> None:
     await stage.post(*numbered(20))
@@ -302,30 +277,7 @@ async def test_waiting_messages_are_returned_at_the_end(stage: Stage) -> None:
         assert [message.data for message in await consumer.receive_many(timeout=10)] == [b"1", b"2"]
 
 
-# ---- pause and resume
-
-
-async def test_paused_consumer_receives_no_message_and_resumes_in_order(
-    stage: Stage, other_session: bmq.Session
-) -> None:
-    async with stage.queue.subscribe() as consumer:
-        await stage.post(*numbered(2))
-        assert (await consumer.receive(timeout=10)).data == b"0"
-        await consumer.pause()
-        assert consumer.paused
-        assert consumer.receive_nowait() is None
-        waiting = asyncio.ensure_future(consumer.receive())
-        other = await other_session.open_queue(stage.uri, read=True)
-        await stage.post(b"2")
-        message = await other.receive(timeout=10)
-        assert message.data == b"2", "the broker delivers to others"
-        message.confirm()
-        await other.close()
-        assert not waiting.done()
-        await consumer.resume()
-        assert (await asyncio.wait_for(waiting, 10)).data == b"1", "what was delivered before"
-        await stage.post(b"3")
-        assert (await consumer.receive(timeout=10)).data == b"3"
+# ---- pauses
 
 
 async def test_closing_the_queue_ends_receivers_of_a_paused_consumer(stage: Stage) -> None:

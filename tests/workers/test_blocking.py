@@ -45,61 +45,42 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "how",
-    [
-        pytest.param({}, id="plain"),
-        pytest.param({"concurrency": 3}, id="side by side"),
-        pytest.param({"timeout": 60}, id="deadline"),
-        pytest.param({"concurrency": 2, "key": "key"}, id="lanes"),
-        pytest.param({"ack": bmq.AckPolicy.ON_RECEIPT}, id="on receipt"),
-    ],
+    "kind", ["single", "concurrent", "deadline", "lanes", "on receipt", "batches", "requests", "steps"]
 )
 async def test_a_blocking_handler_is_logged_once_by_name(
-    stage: Stage, elapsed: Handed, how: dict[str, Any], caplog: pytest.LogCaptureFixture
+    stage: Stage, elapsed: Handed, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    seen: list[bytes] = []
+    calls = 0
 
-    async def crunch(message: bmq.Message) -> None:
+    async def work(*messages: bmq.Message) -> None:
+        nonlocal calls
+        if kind == "steps":
+            await asyncio.sleep(0)
         elapsed.now += 0.25
-        seen.append(message.data)
+        if kind == "steps":
+            await asyncio.sleep(0)
+        calls += len(messages)
 
+    app = bmq.App(stage.broker_uri, grace=5)
+    options = {"max_messages": 1} if kind == "batches" else {}
+    handler = register(app, stage.uri, "single" if kind == "steps" else kind, work, **options)
     await stage.post(*numbered(6))
-    async with stage.consuming(crunch, **how):
-        await eventually(lambda: len(seen) == 6)
+    async with app:
+        await eventually(lambda: calls == 6)
     [line] = lines(caplog)
-    assert line.startswith("crunch blocked the event loop for 250 ms")
+    assert line.startswith(f"{handler.__name__} blocked the event loop for 250 ms")
     assert "plain 'def'" in line
-
-
-async def test_a_blocking_step_of_a_handler_is_logged(
-    stage: Stage, elapsed: Handed, caplog: pytest.LogCaptureFixture
-) -> None:
-    seen: list[bytes] = []
-
-    async def crunch(message: bmq.Message) -> None:
-        await asyncio.sleep(0)
-        elapsed.now += 0.5
-        await asyncio.sleep(0)
-        seen.append(message.data)
-
-    await stage.post(*numbered(4))
-    async with stage.consuming(crunch):
-        await eventually(lambda: len(seen) == 4)
-    [line] = lines(caplog)
-    assert "crunch blocked the event loop for 500 ms" in line
 
 
 @pytest.mark.parametrize("how", [{}, {"concurrency": 2, "key": "key"}, {"timeout": 60}])
 async def test_a_handler_that_waits_is_not_logged(
     stage: Stage, elapsed: Handed, how: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    seen: list[bytes] = []
-
     async def patient(message: bmq.Message) -> None:
         waiter = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(advance, waiter)
         await waiter
-        seen.append(message.data)
+        await stage.handle(message)
 
     def advance(waiter: asyncio.Future[None]) -> None:
         elapsed.now += 5
@@ -107,31 +88,8 @@ async def test_a_handler_that_waits_is_not_logged(
 
     await stage.post(*numbered(4))
     async with stage.consuming(patient, **how):
-        await eventually(lambda: len(seen) == 4)
+        await stage.next(4)
     assert not lines(caplog)
-
-
-async def test_a_blocking_batch_handler_and_responder_are_named(
-    broker_uri: str, stage: Stage, elapsed: Handed, caplog: pytest.LogCaptureFixture
-) -> None:
-    app, seen = bmq.App(broker_uri), list[int]()
-
-    @app.batch_consumer(stage.uri)
-    async def crunch_many(messages: list[bmq.Message]) -> None:
-        elapsed.now += 0.2
-        seen.append(len(messages))
-
-    @app.responder(stage.uri + ".requests")
-    async def answer(message: bmq.Message) -> bytes:
-        elapsed.now += 0.2
-        return b"done"
-
-    await stage.post(*numbered(2))
-    requests = await stage.queue.session.open_queue(stage.uri + ".requests", write=True)
-    async with app:
-        assert (await requests.request(b"?")).data == b"done"
-        await eventually(lambda: sum(seen) == 2)
-    assert sorted(line.split()[0] for line in lines(caplog)) == ["answer", "crunch_many"]
 
 
 @pytest.mark.parametrize("kind", ["single", "concurrent", "lanes", "batches", "values", "requests"])

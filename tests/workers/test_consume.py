@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,22 +24,16 @@ Fresh = Callable[..., str]
 # ---- confirming
 
 
-async def test_a_failed_message_stays_and_is_delivered_again_after_the_queue_is_closed(stage: Stage) -> None:
-    await stage.post(*numbered(3))
-    async with consuming(stage.queue, stage.failing(b"1", error=ValueError("no"))):
-        assert await stage.next(3) == numbered(3)
-    assert await stage.left() == [b"1"]
-
-
-async def test_on_receipt_confirms_before_the_handler_runs(stage: Stage) -> None:
+async def test_on_receipt_confirms_before_the_only_attempt(stage: Stage, clock: FakeClock) -> None:
     async def handle(message: bmq.Message) -> None:
         assert message.confirmed
         await stage.handle(message)
-        raise ValueError("lost")
+        raise OSError("lost")
 
-    await stage.post(b"x")
-    async with consuming(stage.queue, handle, ack=bmq.AckPolicy.ON_RECEIPT):
-        await stage.next(1)
+    await stage.post(*numbered(2))
+    async with consuming(stage.queue, handle, ack=bmq.AckPolicy.ON_RECEIPT, clock=clock):
+        assert await stage.next(2) == numbered(2)
+    assert clock.slept == []
     assert await stage.left() == []
 
 
@@ -139,19 +133,6 @@ async def test_a_plain_function_runs_in_a_thread_and_its_message_is_confirmed(st
     assert await stage.left() == [b"1"]
 
 
-async def test_plain_functions_have_concurrency_threads(stage: Stage) -> None:
-    together = threading.Barrier(12, timeout=30)
-    loop = asyncio.get_running_loop()
-
-    def handle(message: bmq.Message) -> None:
-        together.wait()
-        loop.call_soon_threadsafe(stage.seen.put_nowait, message)
-
-    await stage.post(*numbered(24))
-    async with consuming(stage.queue, handle, concurrency=12):
-        await stage.next(24)
-
-
 # ---- reports
 
 
@@ -159,18 +140,18 @@ async def test_plain_functions_have_concurrency_threads(stage: Stage) -> None:
 async def test_failing_hook_stops_no_worker(
     stage: Stage, asynchronous: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def hook(failure: Failure) -> Awaitable[None] | None:
-        async def later() -> None:
-            raise RuntimeError("hook")
-
-        if asynchronous:
-            return later()
+    def fail(failure: Failure) -> None:
         raise RuntimeError("hook")
 
+    async def fail_later(failure: Failure) -> None:
+        raise RuntimeError("hook")
+
+    hook = fail_later if asynchronous else fail
     await stage.post(*numbered(2), b"good")
     async with consuming(stage.queue, stage.failing(error=ValueError("no")), on_error=hook):
         assert await stage.next(3) == [*numbered(2), b"good"]
     assert sum("on_error itself failed" in each.message for each in caplog.records) == 2
+    assert await stage.left() == numbered(2)
 
 
 # ---- the end
@@ -196,17 +177,6 @@ async def test_a_request_to_stop_finishes_the_running_handler_and_returns_the_re
     assert {number: signal.getsignal(number) for number in before} == before
     assert await stage.next(1) == [b"0"]
     assert await stage.left() == [b"1", b"2"]
-
-
-async def test_a_second_signal_does_not_wait_for_the_handler(stage: Stage) -> None:
-    async def handle(message: bmq.Message) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
-        await asyncio.Event().wait()
-
-    await stage.post(b"x")
-    await bmq.consume(stage.queue, handle, signals=True, grace=3600)
-    assert await stage.left() == [b"x"]
 
 
 async def test_consume_cancelled_beside_a_signal_is_cancelled(stage: Stage) -> None:
@@ -270,30 +240,25 @@ async def test_subscription_is_withdrawn_even_without_grace(
 # ---- misuse
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        ({"concurrency": 0}, "concurrency must be an integer from 1 to"),
-        ({"timeout": 0}, "timeout must be a number of seconds, more than 0"),
-        ({"grace": -1}, "grace must be a number of seconds"),
-        ({"ack": bmq.AckPolicy.ON_RECEIPT, "retry": bmq.Backoff(1)}, "retry is not possible"),
-        ({"expression": "x >"}, "x >"),
-    ],
-)
-async def test_contradictory_arguments_are_refused(stage: Stage, arguments: dict[str, Any], why: str) -> None:
-    with pytest.raises(bmq.UsageError, match=why):
-        await bmq.consume(stage.queue, stage.handle, **arguments)
+def dead_letters(queue: bmq.Queue) -> dict[str, Any]:
+    return {"retry": bmq.NoRetry(then=bmq.DeadLetter(queue))}
 
 
-async def test_invalid_arguments_are_refused(session: bmq.Session, stage: Stage, fresh: Fresh) -> None:
-    with pytest.raises(bmq.UsageError, match="runs in a thread"):
-        await bmq.consume(stage.queue, lambda message: None, ack=bmq.AckPolicy.MANUAL)
-    with pytest.raises(bmq.UsageError, match="a handler must be a function"):
-        await bmq.consume(stage.queue, None)  # type: ignore[arg-type]
-    with pytest.raises(bmq.UsageError, match="would return to it"):
-        await bmq.consume(stage.queue, stage.handle, retry=bmq.NoRetry(then=bmq.DeadLetter(stage.queue)))
-    reading = await session.open_queue(fresh(), read=True)
-    with pytest.raises(bmq.UsageError, match="not open for writing"):
-        await bmq.consume(stage.queue, stage.handle, retry=bmq.NoRetry(then=bmq.DeadLetter(reading)))
-    with pytest.raises(bmq.UsageError, match="a consumer already has a subscription"):
-        await bmq.consume(stage.queue.subscribe(), stage.handle, priority=3)
+async def test_contradictory_arguments_are_refused(session: bmq.Session, stage: Stage, fresh: Fresh) -> None:
+    queue, reading = stage.queue, await session.open_queue(fresh(), read=True)
+    on_receipt: dict[str, Any] = {"ack": bmq.AckPolicy.ON_RECEIPT, "retry": bmq.Backoff(1)}
+    wrong: list[tuple[Any, Any, dict[str, Any], str]] = [
+        (queue, stage.handle, {"concurrency": 0}, "concurrency must be an integer from 1 to"),
+        (queue, stage.handle, {"timeout": 0}, "timeout must be a number of seconds, more than 0"),
+        (queue, stage.handle, {"grace": -1}, "grace must be a number of seconds"),
+        (queue, stage.handle, {"expression": "x >"}, "x >"),
+        (queue, stage.handle, on_receipt, "retry is not possible"),
+        (queue, lambda message: None, {"ack": bmq.AckPolicy.MANUAL}, "runs in a thread"),
+        (queue, None, {}, "a handler must be a function"),
+        (queue, stage.handle, dead_letters(queue), "would return to it"),
+        (queue, stage.handle, dead_letters(reading), "not open for writing"),
+        (queue.subscribe(), stage.handle, {"priority": 3}, "a consumer already has a subscription"),
+    ]
+    for source, handler, arguments, why in wrong:
+        with pytest.raises(bmq.UsageError, match=why):
+            await bmq.consume(source, handler, **arguments)

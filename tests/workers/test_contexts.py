@@ -42,26 +42,8 @@ def in_thread(kind: str, **options: Any) -> Any:
     return pytest.param(registering, id=f"{kind} in a thread")
 
 
-def between_pauses(app: bmq.App[Any], uri: str, note: Callable[[], None]) -> None:
-    @app.consumer(uri)
-    async def handle(message: bmq.Message) -> None:
-        await asyncio.sleep(0)
-        note()
-        await asyncio.sleep(0)
-
-
 def in_the_key(app: bmq.App[Any], uri: str, note: Callable[[], None]) -> None:
     @app.consumer(uri, key=lambda message: note())
-    async def handle(message: bmq.Message) -> None:
-        pass
-
-
-def in_a_middleware(app: bmq.App[Any], uri: str, note: Callable[[], None]) -> None:
-    async def around(attempt: bmq.Attempt, call_next: bmq.workers.CallNext) -> Any:
-        note()
-        return await call_next()
-
-    @app.consumer(uri, middlewares=[around])
     async def handle(message: bmq.Message) -> None:
         pass
 
@@ -138,15 +120,15 @@ async def app(broker_uri: str) -> bmq.App[Any]:
 @pytest.mark.parametrize(
     "registering",
     [
-        *map(of_kind, ["single", "deadline", "group", "manual", "values", "requests", "results"]),
+        *map(
+            of_kind, ["single", "deadline", "group", "manual", "values", "requests", "results", "middleware"]
+        ),
         of_kind("concurrent", concurrency=2),
         of_kind("lanes", concurrency=2),
         of_kind("batches", max_messages=1),
         in_thread("single"),
         in_thread("batches", max_messages=1),
-        between_pauses,
         in_the_key,
-        in_a_middleware,
         in_dependencies,
         in_the_hook,
         in_the_policy,

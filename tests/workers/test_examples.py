@@ -55,56 +55,6 @@ def test_worker_without_a_broker_names_its_address(closed_port: int) -> None:
     assert f"127.0.0.1:{closed_port}" in done.stderr
 
 
-CONSUMING = """
-import asyncio, bmq, signal, sys
-
-async def handle(message):
-    print("begun", flush=True)
-    await asyncio.to_thread(sys.stdin.readline)
-    print("finished", flush=True)
-
-async def main():
-    install, loop = signal.signal, asyncio.get_running_loop()
-
-    def tell(turns):
-        # The signal takes effect within a few turns. A handler that ends at the same time is too early.
-        if turns:
-            loop.call_soon(tell, turns - 1)
-        else:
-            print("told", flush=True)
-
-    def installing(number, handler):
-        def say(*arguments):
-            handler(*arguments)
-            loop.call_soon_threadsafe(tell, 5)
-
-        return install(number, say if callable(handler) else handler)
-
-    signal.signal = installing
-    async with bmq.broker.Broker(port=0) as broker, bmq.connect(broker.uri) as session:
-        uri = "bmq://bmq.test.mem.priority/orders"
-        queue = await session.open_queue(uri, read=True, write=True, default_subscription=False)
-        await queue.post_many([b"1", b"2"])
-        await bmq.consume(queue, handle, signals=True)
-    print("closed")
-
-bmq.run(main())
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_program_that_consumes_finishes_and_closes_on_a_signal(number: signal.Signals) -> None:
-    command = [sys.executable, "-W", "error", "-c", CONSUMING]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        process.send_signal(number)
-        assert process.stdout.readline() == "told\n"
-        output, errors = process.communicate("go on\n", timeout=30)
-    assert (process.returncode, output, errors) == (0, "finished\nclosed\n", "")
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_that_serves_ends_on_a_signal(number: signal.Signals) -> None:
     command = [sys.executable, "-W", "error", EXAMPLES / "worker.py", "--serve", "--orders", "3"]

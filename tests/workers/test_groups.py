@@ -219,40 +219,6 @@ async def test_no_attempt_begins_after_the_lease(
             await eventually(lambda: handled.done[0] == [0])
 
 
-async def test_a_message_given_up_is_put_aside_and_the_key_goes_on(
-    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str
-) -> None:
-    handled, seen = Handled(0), list[Failure]()
-    group = await member(bmq_connect, bmq_queue_uri)
-    aside_uri = fresh_queue_uri("bmq.test.mem.priority", "aside")
-    aside = await group.queue.session.open_queue(aside_uri, read=True, write=True)
-    retry = bmq.Backoff(every=0.01, retries=2, then=bmq.DeadLetter(aside))
-    async with working(group, handled.handle, retry=retry, on_error=seen.append):
-        await post(writer, 0, 4)
-        await eventually(lambda: handled.done[0] == [4])
-        assert (await aside.receive(timeout=10)).data == b"0"
-        assert [failure.attempt for failure in seen] == [1, 2, 3]
-
-
-@pytest.mark.parametrize("turns", range(0, 40, 3))
-async def test_a_cancelled_call_loses_nothing(
-    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str, turns: int
-) -> None:
-    handled = Handled()
-    await post(writer, *range(8))
-    group = await member(bmq_connect, bmq_queue_uri)
-    task = asyncio.create_task(bmq.consume(group, handled.handle, concurrency=2))
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled()
-    await eventually(lambda: group.queue.closed or not turns)
-    async with working(await member(bmq_connect, bmq_queue_uri), handled.handle, concurrency=2):
-        await eventually(lambda: handled.count == 8)
-    assert handled.in_order()
-
-
 async def test_values_and_typed_groups(bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str) -> None:
     seen: list[int] = []
 
@@ -314,25 +280,6 @@ async def test_a_group_in_an_app() -> None:
         assert (status.queue, status.handled) == (ORDERS, 12)
         with pytest.raises(bmq.StateError, match="group"):
             await app.pause()
-
-
-async def test_two_processes_of_an_app_share_the_keys(bmq_broker: bmq.broker.Broker) -> None:
-    handled = [Handled(), Handled()]
-    apps = [bmq.App(bmq_broker.uri), bmq.App(bmq_broker.uri)]
-    uri = fresh_queue_uri("bmq.test.mem.priority", "shared")
-    groups: list[bmq.groups.Group] = []
-
-    def join(queue: bmq.Queue) -> bmq.groups.Group:
-        groups.append(queue.group("k", buckets=4))
-        return groups[-1]
-
-    for app, each in zip(apps, handled, strict=True):
-        app.consumer(uri, group=join)(each.handle)
-    async with apps[0], apps[1], bmq.connect(bmq_broker.uri) as session:
-        await eventually(lambda: [len(group.owned) for group in groups] == [2, 2])
-        await post(await session.open_queue(uri, write=True), *range(8))
-        await eventually(lambda: sum(each.count for each in handled) == 8)
-    assert sorted([*handled[0].done, *handled[1].done]) == [0, 1, 2, 3]
 
 
 async def test_a_function_that_returns_no_group_ends_the_app() -> None:

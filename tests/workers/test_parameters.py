@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters of handlers: their sources, the life of dependencies, and refused signatures."""
+"""Parameters of handlers: values and other sources, the life of dependencies, and refused signatures."""
 
 import asyncio
 import enum
@@ -101,6 +101,16 @@ async def test_a_handler_receives_each_source_by_its_annotation(stage: Stage) ->
     assert found == [Order(1), b'{"number":1}', True, 5, Kind.EXPRESS, None, 7, "repo 1", "default"]
 
 
+async def test_a_handler_uses_another_codec(stage: Stage) -> None:
+    async def ship(order: Order) -> None:
+        say(order)
+
+    data, _ = bmq.codecs.Shape(Order, "application/msgpack").encode(Order(1))
+    await stage.queue.post(data)  # says nothing
+    async with stage.consuming(ship, codec="application/msgpack"):
+        assert await seen.get() == [Order(1)]
+
+
 async def test_a_handler_in_a_thread_receives_dependencies_made_in_the_event_loop(stage: Stage) -> None:
     loop = asyncio.get_running_loop()
 
@@ -187,14 +197,59 @@ async def test_an_undecodable_message_makes_no_dependency(stage: Stage) -> None:
     assert not made
 
 
-async def test_an_expression_may_use_the_properties_of_parameters() -> None:
-    app = bmq.App()
-
-    @app.consumer(QUEUE, expression="CustomerId > 1 && number > 0")
+async def test_expressions_are_checked_against_the_types_of_a_handler(stage: Stage) -> None:
     async def ship(order: Order, customer: Annotated[int, bmq.Property("CustomerId")]) -> None: ...
 
+    bmq.App().consumer(QUEUE, expression="CustomerId > 1 && number > 0")(ship)
     with pytest.raises(bmq.InvalidExpression, match="Order has no property CustomerI"):
-        app.consumer(QUEUE, expression="CustomerI > 1")(ship)
+        bmq.App().consumer(QUEUE, expression="CustomerI > 1")(ship)
+    with pytest.raises(bmq.InvalidExpression, match="compares an integer with a string"):
+        await bmq.consume(stage.queue.subscribe('number == "1"'), ship)
+
+
+# ---- what has no value
+
+
+@pytest.mark.parametrize("kind", ["dead letter", "skip", "discard", "hook", "hook in a thread", "hook fails"])
+async def test_an_undecodable_message_is_given_up_at_once_or_goes_to_its_hook(
+    stage: Stage, session: bmq.Session, clock: FakeClock, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    dead = await session.open_queue(f"{stage.uri}.dead", read=True, write=True)
+    loop = asyncio.get_running_loop()
+    then: Any = bmq.DeadLetter(dead) if kind == "dead letter" else "discard" if kind == "discard" else "skip"
+    options: dict[str, Any] = {"retry": bmq.Backoff(every=5, retries=9, then=then), "clock": clock}
+
+    async def take(message: bmq.Message, error: bmq.Undecodable) -> None:
+        say(message.data, str(error)[:20])
+        if kind == "hook fails":
+            raise bmq.Reject("not that either")
+
+    def take_in_thread(message: bmq.Message, error: bmq.Undecodable) -> None:
+        loop.call_soon_threadsafe(say, message.data, str(error)[:20])
+
+    async def ship(order: Order) -> None:
+        say(order)
+
+    def ship_in_thread(order: Order) -> None:
+        loop.call_soon_threadsafe(say, order)
+
+    in_thread = kind == "hook in a thread"
+    if "hook" in kind:
+        options["undecodable"] = take_in_thread if in_thread else take
+    await stage.post(b"no JSON", b'{"number": 1}')
+    async with stage.consuming(ship_in_thread if in_thread else ship, **options):
+        if "hook" in kind:
+            assert await seen.get() == [b"no JSON", "not a value of Order"]
+        assert await seen.get() == [Order(1)]
+        if kind == "dead letter":
+            letter = await dead.receive(timeout=10)
+            assert (letter.data, letter.properties["bmq_dead_attempts"]) == (b"no JSON", 1)
+            assert str(letter.properties["bmq_dead_error"]).startswith("Undecodable: not a value of Order (")
+            letter.confirm()
+    assert clock.slept == []
+    assert stage.failures.qsize() == (kind not in ("hook", "hook in a thread"))
+    assert ("cannot use message" in caplog.text) is ("hook" not in kind)
+    assert await stage.left() == ([b"no JSON"] if kind in ("skip", "hook fails") else [])
 
 
 # ---- an app
@@ -242,14 +297,14 @@ async def test_app_state_batches_and_app_scope(stage: Stage) -> None:
 
 
 async def test_handlers_of_an_app_share_its_dependencies(broker_uri: str, fresh: Callable[..., str]) -> None:
-    app, made = bmq.App(broker_uri), list[Repo]()
+    app, made = bmq.App(broker_uri), list[int]()
 
-    def connect() -> Repo:
-        made.append(Repo())
-        return made[-1]
+    def connect() -> int:
+        made.append(1)
+        return 1
 
-    def ship(message: bmq.Message, repo: Annotated[Repo, bmq.Depends(connect, scope="app")]) -> None: ...
-    def bill(message: bmq.Message, repo: Annotated[Repo, bmq.Depends(connect, scope="app")]) -> None: ...
+    def ship(message: bmq.Message, value: Annotated[int, bmq.Depends(connect, scope="app")]) -> None: ...
+    def bill(message: bmq.Message, value: Annotated[int, bmq.Depends(connect, scope="app")]) -> None: ...
 
     for handler in (ship, bill):
         app.consumer(fresh())(handler)
@@ -499,8 +554,7 @@ class Service:
     async def ship(self, order: Order, repo: Annotated[Repo, bmq.Depends(get_repo)]) -> Any:
         return order, repo.name
 
-    async def __call__(self, order: Order, repo: Annotated[Repo, bmq.Depends(get_repo)]) -> Any:
-        return order, repo.name
+    __call__ = ship
 
     async def session(self) -> AsyncIterator[str]:
         yield "session"
@@ -510,7 +564,7 @@ SERVICE = Service()
 
 
 async def anything(*args: Any, **kwargs: Any) -> Any:
-    return args, kwargs
+    return [type(each) for each in args], kwargs
 
 
 async def markers_only(repo: Annotated[Repo, bmq.Depends(get_repo)], message: bmq.Message) -> Any:
@@ -531,10 +585,6 @@ async def of_a_method(
     return name, order, session, more
 
 
-async def of_a_lambda(order: Order, value: Annotated[Any, bmq.Depends(lambda: 7)]) -> Any:
-    return order, value
-
-
 async def a_value_and_anything(order: Order, *args: Any, **kwargs: Any) -> Any:
     return order, args, kwargs
 
@@ -543,10 +593,6 @@ async def positional_only(
     order: Order, attempt: bmq.Attempt, /, repo: Annotated[Repo, bmq.Depends(Repo)]
 ) -> Any:
     return order, attempt.number, repo.name
-
-
-async def behind_a_default(order: Order, size: int = 3, *, repo: Annotated[Repo, bmq.Depends(Repo)]) -> Any:
-    return order, size, repo.name
 
 
 async def between_defaults(
@@ -583,13 +629,11 @@ async def five(
         (imported_for_type_checkers, (Order(1), 1)),
         (typed, (Order(1), True)),
         (functools.partial(of_a_method, "n", more=3), ("n", Order(1), "session", 3)),
-        (of_a_lambda, (Order(1), 7)),
+        (anything, ([bmq.Message], {})),
         (a_value_and_anything, (Order(1), (), {})),
         (positional_only, (Order(1), 1, "repo")),
-        (behind_a_default, (Order(1), 3, "repo")),
         (between_defaults, (Order(1), 3, "repo", None)),
         (an_object_and_a_class, ("made in attempt 1", "repo", 3)),
-        (five, (Order(1), True, "repo 1", "two")),
         (functools.partial(five, two="bound"), (Order(1), True, "repo 1", "bound")),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
@@ -599,13 +643,6 @@ async def test_functions_of_many_shapes_are_called(stage: Stage, handler: Any, e
         say(await call_next())
 
     assert await one(stage, handler, middlewares=[result]) == [expected]
-
-
-async def test_a_function_of_any_arguments_receives_the_message(stage: Stage) -> None:
-    async def result(attempt: bmq.Attempt, call_next: Callable[[], Any]) -> Any:
-        say(await call_next() == ((attempt.message,), {}))
-
-    assert await one(stage, anything, middlewares=[result]) == [True]
 
 
 # ---- refused signatures
@@ -628,11 +665,6 @@ def managed() -> Iterator[str]:
     yield ""
 
 
-@asynccontextmanager
-async def async_managed() -> AsyncIterator[str]:
-    yield ""
-
-
 def circle(value: Annotated[str, bmq.Depends(lambda: "")]) -> str:
     return value
 
@@ -646,23 +678,18 @@ circle.__annotations__["value"] = Annotated[str, bmq.Depends(first_of_two)]
 
 async def of_bytes(data: bytes) -> None: ...
 async def second_type(order: Order, repo: Repo) -> None: ...
-async def late_value(message: bmq.Message, order: Order) -> None: ...
 async def no_annotation(order: Order, message: bmq.Message, more) -> None: ...  # type: ignore[no-untyped-def]
-async def keyword(order: Order, *, repo: Repo) -> None: ...
 async def two_markers(order: Order, x: Annotated[str, bmq.Depends(text), bmq.Property("x")]) -> None: ...
 async def no_function(order: Order, x: Annotated[str, bmq.Depends]) -> None: ...
 async def as_default(order: Order, x: Repo = bmq.Depends(get_repo)) -> None: ...  # type: ignore[assignment]  # noqa: B008
-async def property_default(order: Order, x: str = bmq.Property("x")) -> None: ...  # type: ignore[assignment]
 async def needy(order: Order, url: Annotated[str, bmq.Depends(needs_more)]) -> None: ...
 async def context(order: Order, x: Annotated[str, bmq.Depends(managed)]) -> None: ...
-async def async_context(order: Order, x: Annotated[str, bmq.Depends(async_managed)]) -> None: ...
 async def circular(order: Order, x: Annotated[str, bmq.Depends(circle)]) -> None: ...
 async def short_lived(order: Order, x: Annotated[str, bmq.Depends(of_message, scope="app")]) -> None: ...
 async def no_property(order: Order, x: Annotated[float, bmq.Property("x")]) -> None: ...
 async def reserved(order: Order, x: Annotated[str, bmq.Property("bmq_x")]) -> None: ...
 async def unknown(order: Order, x: "Annotated[Nowhere, bmq.Depends(text)]") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 async def no_such(order: "bmq.Nowhere") -> None: ...  # type: ignore[name-defined]
-async def typed_late(order: Order, message: bmq.TypedMessage[Order]) -> None: ...
 async def too_late(
     order: Order, size: int = 3, repo: Annotated[Repo | None, bmq.Depends(Repo)] = None, /
 ) -> None: ...
@@ -678,17 +705,13 @@ REFUSED: list[tuple[Any, str]] = [
         "second_type: parameter repo is annotated with Repo, which has no source: a handler takes a message, "
         "a value, or a value and .*bmq.Depends",
     ),
-    (late_value, "parameter order is annotated with Order, which has no source"),
     (no_annotation, r"parameter more has no annotation.*bmq.Attempt.*Annotated\[..., bmq.Property"),
-    (keyword, "keyword: parameter repo is annotated with Repo"),
     (functools.partial(second_type, repo=Repo()), ""),
     (two_markers, "two_markers: parameter x has 2 markers of bmq: keep a single marker"),
     (no_function, "parameter x has bmq.Depends without a function: .*bmq.Depends.get_x"),
     (as_default, r"parameter x has bmq.Depends as its default: .*x: Annotated\[..., bmq.Depends"),
-    (property_default, r"parameter x has bmq.Property as its default: .*x: Annotated\[..., bmq.Property"),
     (needy, "needy: dependency needs_more: parameter url has no annotation, which has no source"),
     (context, "dependency managed is a context manager: remove @contextmanager"),
-    (async_context, "dependency async_managed is a context manager: remove"),
     (circular, "depends on itself: circle -> first_of_two -> circle. Move the shared part"),
     (
         short_lived,
@@ -698,7 +721,6 @@ REFUSED: list[tuple[Any, str]] = [
     (reserved, "reserved: parameter x: names that begin with bmq_ are reserved"),
     (unknown, "unknown: the annotation of parameter x cannot be read: name 'Nowhere' is not defined"),
     (no_such, "no_such: the annotation of parameter order cannot be read"),
-    (typed_late, "parameter message is annotated with bmq.*TypedMessage.*no source"),
     (too_late, "parameter repo is positional-only behind a parameter that keeps its default: move repo"),
     (both_scopes, "text is a dependency with scope='message' and with scope='app'"),
 ]
@@ -731,6 +753,24 @@ async def batch_dependency(orders: list[Order], x: Annotated[str, bmq.Depends(of
 def test_a_batch_has_no_single_message(handler: Any, why: str) -> None:
     with pytest.raises(bmq.UsageError, match=why):
         bmq.App().batch_consumer(QUEUE)(handler)
+
+
+def of_orders_in_a_thread(order: Order) -> None: ...
+def of_messages_in_a_thread(message: bmq.Message) -> None: ...
+async def take(message: bmq.Message, error: bmq.Undecodable) -> None: ...
+
+
+@sweep(
+    "handler, options, why",
+    [
+        (of_orders_in_a_thread, {"undecodable": take}, "of_orders_in_a_thread and take must both run"),
+        (of_messages_in_a_thread, {"undecodable": take}, "of_messages_in_a_thread takes messages"),
+        (of_messages_in_a_thread, {"codec": "application/msgpack"}, "of_messages_in_a_thread takes messages"),
+    ],
+)
+def test_options_that_do_not_fit_the_handler_are_refused(handler: Any, options: Any, why: str) -> None:
+    with pytest.raises(bmq.UsageError, match=why):
+        bmq.App().consumer(QUEUE, **options)(handler)
 
 
 @sweep("given", [7, None, bmq.Depends(text)])

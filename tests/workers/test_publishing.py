@@ -199,24 +199,6 @@ async def test_a_refused_output_fails_the_attempt_and_is_retried(bench: Bench) -
     ]
 
 
-async def test_a_dead_letter_has_no_output(bench: Bench) -> None:
-    retry = bmq.Backoff(0.01, retries=1, then=bmq.DeadLetter(bench.dead))
-
-    @bench.consumer(retry=retry)
-    async def bill(order: Order) -> AsyncIterator[Invoice]:
-        yield Invoice(order.number)
-        if order.number == 1:
-            raise OSError("no")
-
-    async with bench.app:
-        await bench.post(Order(1), Order(2))
-        assert [each.value for each in await bench.received(1)] == [Invoice(2)]
-        await eventually(lambda: bench.stored(bench.dead) == 1)
-        await bench.finished()
-    assert bench.stored(bench.output) == 0
-    assert [each.attempt for each in bench.failures] == [1, 2]
-
-
 async def test_outputs_after_durable_retries_have_the_guid_of_the_original(bench: Bench) -> None:
     @bench.consumer(retry=bmq.Backoff(0.05, retries=2, durable=True))
     async def bill(order: Order, attempt: bmq.Attempt) -> Invoice:
@@ -340,7 +322,7 @@ async def test_an_attempt_that_times_out_while_posting_is_retried_with_the_same_
     assert {type(each.error) for each in bench.failures} == {TimeoutError}
 
 
-@pytest.mark.parametrize("steps", range(1, 25))
+@pytest.mark.parametrize("steps", range(1, 25, 2))
 async def test_a_cancellation_at_any_step_loses_no_output(bench: Bench, steps: int) -> None:
     """The app is cancelled after some turns; the next app finishes, and each output is stored once."""
 
@@ -385,19 +367,3 @@ async def test_an_app_publishes_to_its_own_input(bench: Bench) -> None:
         await queue.post(b'{"number": 1, "lines": 3}', properties={"lines": 3})
         await eventually(lambda: bench.app.session.stats().confirmed == 3)
     assert bench.stored(bench.input) == 0
-
-
-async def test_a_router_publishes_below_its_prefix(bench: Bench) -> None:
-    domain, _, name = bench.input.rpartition("/")
-    router = bmq.Router(prefix=domain + "/")
-    out = bench.output.rpartition("/")[2]
-
-    @router.consumer(name)
-    @router.publish_to(out)
-    async def bill(order: Order) -> AsyncIterator[Invoice]:
-        yield Invoice(order.number)
-
-    bench.app.include(router)
-    async with bench.app:
-        await bench.post(Order(1))
-        assert (await bench.received(1))[0].value == Invoice(1)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
@@ -122,42 +123,34 @@ async def test_one_router_serves_several_apps() -> None:
         assert seen == [one.session, two.session]
 
 
-def test_a_router_is_included_once_in_an_app() -> None:
-    app, whole, part = bmq.App(), bmq.Router(DOMAIN), bmq.Router("shop.")
+def test_a_router_is_included_once_and_takes_no_further_handlers() -> None:
+    app, whole, part, other = (
+        bmq.App(),
+        bmq.Router(DOMAIN),
+        bmq.Router("shop."),
+        bmq.Router(DOMAIN + "other."),
+    )
     part.consumer("orders")(handle)
     whole.include(part)
-    again = r"Router\('{}'\) is already included, .* make each router in a function of the prefix"
-    with pytest.raises(bmq.UsageError, match=again.format("shop.")):
-        whole.include(part)
     app.include(whole)
-    for router, prefix in ((whole, DOMAIN), (part, "shop.")):
-        with pytest.raises(bmq.UsageError, match=again.format(prefix)):
-            app.include(router)
-    other = bmq.Router(DOMAIN + "other.")
     other.include(part)
-    with pytest.raises(bmq.UsageError, match=again.format("shop.")):
-        app.include(other)
+    again = r"Router\('{}'\) is already included, .* make each router in a function of the prefix"
+    wrong: list[tuple[Callable[[], object], type[bmq.Error], str]] = [
+        (lambda: app.include(whole), bmq.UsageError, again.format(DOMAIN)),
+        (lambda: app.include(part), bmq.UsageError, again.format("shop.")),
+        (lambda: app.include(other), bmq.UsageError, again.format("shop.")),
+        (lambda: other.include(other), bmq.UsageError, "would be a part of itself"),
+        (lambda: part.include(whole), bmq.StateError, "already a part of an app or of another router"),
+        (lambda: part.consumer("more")(handle), bmq.StateError, r"register its handlers before app\.include"),
+        (lambda: part.on_startup(lambda: None), bmq.StateError, "register its handlers before"),
+        (lambda: part.mover("orders.delayed"), bmq.StateError, "register its handlers before"),
+        (lambda: app.include(7), bmq.UsageError, r"part must be a bmq\.Router or a bmq\.App"),  # type: ignore[arg-type]
+        (lambda: other.include(app), bmq.UsageError, "router must be"),  # type: ignore[arg-type]
+    ]
+    for make, kind, why in wrong:
+        with pytest.raises(kind, match=why):
+            make()
     assert queues_of(app) == [DOMAIN + "shop.orders"]
-
-
-def test_routers_never_contain_themselves() -> None:
-    one, two = bmq.Router(DOMAIN), bmq.Router()
-    with pytest.raises(bmq.UsageError, match="would be a part of itself"):
-        one.include(one)
-    one.include(two)
-    with pytest.raises(bmq.StateError, match="already a part of an app or of another router"):
-        two.include(one)
-
-
-def test_an_included_router_takes_no_further_handlers() -> None:
-    router = bmq.Router(DOMAIN)
-    bmq.App().include(router)
-    with pytest.raises(bmq.StateError, match=r"register its handlers before app\.include\(router\)"):
-        router.consumer("orders")(handle)
-    with pytest.raises(bmq.StateError):
-        router.on_startup(lambda: None)
-    with pytest.raises(bmq.StateError):
-        router.mover("orders.delayed")
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -218,30 +211,22 @@ def test_a_prefix_begins_the_name_of_a_queue(prefix: Any, reason: str) -> None:
 @sweep("prefix", [DOMAIN, "", "shop."])
 def test_mistakes_are_found_where_the_handler_is_registered(prefix: str) -> None:
     router = bmq.Router(prefix)
-    with pytest.raises(bmq.InvalidURI, match=r"the queue name '.*bad name'"):
-        router.consumer("bad name")
-    with pytest.raises(bmq.UsageError, match="queue must be a str"):
-        router.responder(7)  # type: ignore[arg-type]
-    with pytest.raises(bmq.InvalidExpression):
-        router.consumer("orders", expression="x >")
-    with pytest.raises(bmq.UsageError, match="takes no parameter"):
-        router.consumer("orders")(nothing)  # type: ignore[type-var]
     router.consumer("orders")(handle)
-    with pytest.raises(bmq.UsageError, match=r"handle is registered for .*orders already"):
-        router.consumer("orders")(handle)
-    with pytest.raises(bmq.UsageError, match="would return to it"):
-        router.mover("late", dead_letters="late")
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: router.consumer("bad name"), r"the queue name '.*bad name'"),
+        (lambda: router.responder(7), "queue must be a str"),  # type: ignore[arg-type]
+        (lambda: router.consumer("orders", expression="x >"), "x >"),
+        (lambda: router.consumer("more")(nothing), "takes no parameter"),  # type: ignore[type-var]
+        (lambda: router.consumer("orders")(handle), r"handle is registered for .*orders already"),
+        (lambda: router.mover("late", dead_letters="late"), "would return to it"),
+    ]
+    for make, why in wrong:
+        with pytest.raises(bmq.UsageError, match=why):
+            make()
 
 
 async def nothing() -> None:
     """Takes no message."""
-
-
-def test_only_routers_and_apps_are_included() -> None:
-    with pytest.raises(bmq.UsageError, match=r"part must be a bmq\.Router or a bmq\.App"):
-        bmq.App().include(7)  # type: ignore[arg-type]
-    with pytest.raises(bmq.UsageError, match="router must be"):
-        bmq.Router().include(bmq.App())  # type: ignore[arg-type]
 
 
 async def test_middlewares_surround_in_the_order_of_inclusion() -> None:
@@ -256,30 +241,20 @@ async def test_middlewares_surround_in_the_order_of_inclusion() -> None:
 
     app = bmq.App(middlewares=[named("app")])
     outer, inner = bmq.Router(DOMAIN, middlewares=[named("outer")]), bmq.Router(middlewares=[named("inner")])
-
-    @inner.consumer("orders", middlewares=[named("own")])
-    async def ship(message: bmq.Message) -> None:
-        calls.append("ship")
-
-    @app.consumer(DOMAIN + "others")
-    async def other(message: bmq.Message) -> None:
-        calls.append("other")
-
+    inner.consumer("orders", middlewares=[named("own")])(handle)
+    app.consumer(DOMAIN + "others")(handle)
     inner.middleware(named("inner, later"))
     outer.include(inner)
     app.include(outer)
     async with TestApp(app) as test:
-        await test.post(ORDERS, b"1")
-        await test.drained(ORDERS)
-        assert calls == ["app", "outer", "inner", "inner, later", "own", "ship"]
-        calls.clear()
-        await test.post(DOMAIN + "others", b"1")
-        await test.drained(DOMAIN + "others")
-        assert calls == ["app", "other"]
-
-
-class Other:
-    """The state of another app."""
+        for uri, expected in (
+            (ORDERS, ["app", "outer", "inner", "inner, later", "own"]),
+            (DOMAIN + "others", ["app"]),
+        ):
+            await test.post(uri, b"1")
+            await test.drained(uri)
+            assert calls == expected
+            calls.clear()
 
 
 class Shared:
@@ -288,29 +263,27 @@ class Shared:
     shipped = 0
 
 
-async def count_of(shared: Shared) -> int:
-    """A dependency."""
+def count_of(shared: Shared) -> int:
     return shared.shipped
 
 
 async def test_the_state_is_checked_when_a_router_is_included() -> None:
-    router = bmq.Router(DOMAIN)
+    router, dependent = bmq.Router(DOMAIN), bmq.Router(DOMAIN)
 
     @router.consumer("orders")
     async def ship(message: bmq.Message, shared: Shared) -> None:
         shared.shipped += 1
 
-    with pytest.raises(bmq.UsageError, match=r"ship.*shared is annotated with Shared, which has no source"):
-        bmq.App().include(router)
-    with pytest.raises(bmq.UsageError, match="shared is annotated with Shared, which has no source"):
-        bmq.App(state=Other()).include(router)
-    dependent = bmq.Router(DOMAIN)
-
     @dependent.consumer("others")
     async def count(message: bmq.Message, shipped: Annotated[int, bmq.Depends(count_of)]) -> None: ...
 
-    with pytest.raises(bmq.UsageError, match=r"dependency count_of: parameter shared .* no source"):
-        bmq.App().include(dependent)
+    for refused, state, why in (
+        (router, None, r"ship.*shared is annotated with Shared, which has no source"),
+        (router, object(), r"ship.*shared is annotated with Shared, which has no source"),
+        (dependent, None, r"dependency count_of: parameter shared .* no source"),
+    ):
+        with pytest.raises(bmq.UsageError, match=why):
+            bmq.App(state=state).include(refused)
     app = bmq.App(state=Shared())
     app.include(router)
     async with TestApp(app) as test:
