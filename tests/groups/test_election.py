@@ -11,6 +11,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Coroutine, Generator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,20 +37,6 @@ TEXT = "bmq_bucket % 1 == 0"
 _ASKS = {("CROWNS", "OTHERS"): Request.OPEN, ("OTHERS",): Request.NARROW, (): Request.CLOSE}
 
 
-class _Loop:
-    """An event loop in which no time passes, and no task runs."""
-
-    def time(self) -> float:
-        return 0.0
-
-    def call_later(self, delay: float, call: object, *arguments: object) -> _Handle:
-        return _Handle()
-
-
-class _Handle:
-    def cancel(self) -> None: ...
-
-
 class _Pause:
     def __await__(self) -> Generator[None]:
         yield
@@ -68,13 +55,6 @@ class _Subscription:
         assert expression == ""
         self._node.sent.append(("lead", (priority - _coordinator._LEADER) // 2))
         await _Pause()
-
-
-class _Dispatcher:
-    """Runs no task: the requests are recorded."""
-
-    def spawn(self, work: object) -> None:
-        assert work is None
 
 
 class _Message:
@@ -98,7 +78,8 @@ class Node(Coordinator):
         self._text = TEXT
         self._lease = LEASE
         self._lanes = []
-        self._loop: Any = _Loop()
+        # No time passes, and no task runs.
+        self._loop: Any = SimpleNamespace(time=lambda: 0.0, call_later=lambda *_: None)
         self._member = Member(who, 1.0, LEASE)
         self._leader = Leader(1, LEASE)
         self._crown = None
@@ -110,7 +91,7 @@ class Node(Coordinator):
         self._candidacy = Candidate(who)
         self._asking = self._ending = self._gathering = self._reporting = self._life = None
         self._early, self._gathered = {}, []
-        self._dispatcher: Any = _Dispatcher()
+        self._dispatcher: Any = SimpleNamespace(spawn=lambda _: None)
         self._candidate: Any = _Subscription(self)
         self.sent: list[tuple[str, Any]] = []
         self.claiming: Coroutine[Any, Any, None] | None = None
