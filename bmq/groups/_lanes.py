@@ -124,12 +124,6 @@ class Dispatcher:
             self.ready.append(lane)
             self.wake()
 
-    def withdraw(self, lane: Lane) -> None:
-        """Stop handing out the lane's messages until the lane is ready again."""
-        if lane in self.ready:
-            self.ready.remove(lane)
-            self._left_of_turn = _TURN
-
     def take(self) -> Message | None:
         """Return the next message: of one bucket in order, of all buckets in turn."""
         ready = self.ready
@@ -312,8 +306,6 @@ class Lane:
         Args:
             reason: the reason, for reports.
         """
-        self._dispatcher.withdraw(self)
-        self._changed.set()
         self.given_back += self.in_hand
         self._taken = []
         self._sweep_at = _SOME
