@@ -216,6 +216,40 @@ def test_a_fifth_of_the_window_is_confirmed_before_as_many_messages_arrive() -> 
     assert bench.broker.confirms == sorted(bench.broker.confirms)
 
 
+def test_confirmations_wait_while_a_broker_goes_through_a_backlog_and_there_is_room() -> None:
+    """Each waits in the dispatcher queue of the broker, which stops at ten."""
+    bench, queue = windowed(1000)
+
+    def come(first: int, last: int) -> int:
+        for number in range(first, last):
+            bench.push(queue, number)
+            bench.confirm_many(queue, number)
+            bench.wait(0.003)
+        return len(bench.broker.confirms)
+
+    assert come(1, 31) == 9
+    bench.wait(0.02)  # nothing arrives: the broker has gone through its messages
+    assert len(bench.broker.confirms) == 30
+    bench.answer_all()
+    assert come(31, 51) == 30 + 9
+    assert come(51, 91) > 51  # none waits longer than a tenth of a second
+    bench.wait(0.1)
+    bench.answer_all()
+    assert len(bench.broker.confirms) == 90
+    bench.push(queue, *range(200, 700))
+    bench.confirm_many(queue, *range(200, 700))
+    assert len(bench.broker.confirms) == 90 + 200  # half full: a fifth of the window
+
+
+def test_confirmations_of_rare_messages_are_sent_at_once() -> None:
+    bench, queue = windowed(1000)
+    for number in range(1, 31):
+        bench.push(queue, number)
+        bench.confirm_many(queue, number)
+        assert len(bench.broker.confirms) == number
+        bench.wait(0.05)
+
+
 def test_confirmations_without_an_expression_are_sent_at_once() -> None:
     bench, queue = windowed(20, "")
     bench.push(queue, *range(1, 21))

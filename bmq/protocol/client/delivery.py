@@ -7,15 +7,17 @@ The limited broker delivers a few messages, and looks at the queue again after a
 configureStream, or a confirmation that takes a full window to 80 % makes it look earlier. Each look with a
 short dispatcher queue raises the limit, each look with a long one lowers the limit.
 
-Two rules follow, for queues with expressions only:
+Three rules follow, for queues with expressions only:
 
 - **A fifth of the windows at a time.** The next group of confirmations waits until as many messages have
   arrived as the group before has confirmed, or until nothing has come for two milliseconds. A fifth takes a
   full window to 80 %, so the broker looks when the last confirmation of the group leaves its dispatcher
-  queue, delivers into the room, and has an empty dispatcher queue until the next group. Nine confirmations or
-  fewer need not wait: so few never count as a busy dispatcher. A group of more than a hundred also waits
-  until the windows are half full, or nothing has come for two milliseconds: there is room for further
-  messages without it, and the broker would find it in the dispatcher queue at several looks.
+  queue, delivers into the room, and has an empty dispatcher queue until the next group.
+- **None while messages come and there is room.** A broker that goes through a backlog leaves confirmations in
+  its dispatcher queue until the end, and looks there after every hundred messages: ten confirmations stop it.
+  So no more than nine are sent until the windows are half full, or nothing has come for 20 milliseconds, or
+  the first has waited for a tenth of a second. If requests take longer, the broker has put many messages
+  aside, each repetition goes through all of these, and confirmations wait for four times the broker's time.
 - **Repeat the subscriptions when delivery stands still.** A configureStream makes the broker look. The limit
   of bytes differs by one from the last request: a proxy or replica answers an unchanged one by itself. The
   evidence: messages have flowed, the windows have room, and nothing has arrived for a pause. The same request
@@ -48,6 +50,10 @@ _ROW: Final = 0.1
 _SHORTEST: Final = 0.005
 # Time in seconds without messages after which the next group of confirmations is sent.
 _HELD: Final = 0.002
+# Time in seconds without messages after which the broker has gone through its backlog.
+_IDLE: Final = 0.02
+# Longest time in seconds for which confirmations wait although there is room, if requests are answered soon.
+_DELAY: Final = 0.1
 # Longest pause in seconds; also the pause while the windows are full, when the broker owes no message.
 _LONGEST: Final = 60.0
 # Factor of the pause after a repetition.
@@ -57,8 +63,9 @@ _REST: Final = 4
 # A group of confirmations, and the room with which a broker delivers again: one part in so many of the
 # windows.
 _PART: Final = 5
-# So few confirmations never count as a busy dispatcher; a group of so many leaves it before the next look.
+# So few confirmations never count as a busy dispatcher.
 _FEW: Final = 9
+# A group of so many confirmations leaves the dispatcher queue before the broker looks again.
 _BRIEF: Final = 100
 # Seconds by which a timer of a process that runs is never late.
 _SUSPENDED: Final = 1.0
@@ -82,6 +89,7 @@ class DeliveryWatch:
         "_arrived",
         "_asked",
         "_full",
+        "_held_since",
         "_holding",
         "_moved",
         "_outstanding",
@@ -92,6 +100,7 @@ class DeliveryWatch:
         "_sent",
         "_took",
         "_unheard",
+        "_unproven",
         "_until",
         "_watched",
         "_window",
@@ -124,7 +133,10 @@ class DeliveryWatch:
         # whether they have waited long enough.
         self._unheard = 0
         self._sent = 0.0
+        # Confirmations that the broker may still have in its dispatcher queue: those since the latest silence.
+        self._unproven = 0
         self._holding = False
+        self._held_since = 0.0
         self._released = False
         # Time of a configureStream without a reaction, seconds until the latest reaction, the time until
         # which messages may be the result of a repetition, and their number.
@@ -163,7 +175,7 @@ class DeliveryWatch:
 
     def lost(self) -> None:
         """Forget the connection."""
-        self._window = self._outstanding = self._unheard = 0
+        self._window = self._outstanding = self._unheard = self._unproven = 0
         self._holding = self._full = False
         self._until = 0.0
         self._asked = None
@@ -174,12 +186,14 @@ class DeliveryWatch:
         before, self.heard = self.heard, now
         if not self._window:
             return True
+        if now - before >= _IDLE and self._asked is None:
+            self._unproven = 0
         self._reacted(now)
         self._outstanding += count
         self._full = self._full or self._outstanding >= self._window
         if self._unheard:
             self._unheard = max(0, self._unheard - count)
-            if not self._unheard:  # the broker is as fast as this now, posts of others included
+            if self._crowded and not self._unheard:  # the broker is as fast as this now, posts of others included
                 self._took = min(self._took, now - self._sent)
         self._moved = now
         earlier = self._row if now - before <= _ROW else 0
@@ -201,13 +215,16 @@ class DeliveryWatch:
         if everything or not self._window:
             self._holding = False
             return count
-        group = max(_FEW, self._window // _PART)
-        needed = group <= _BRIEF or self._released or self._outstanding * 2 >= self._window
-        if needed and not self._unheard:
-            allowed = min(count, group)
+        if not self._crowded:
+            allowed = count if self._released else _FEW - self._unproven
+        elif self._unheard:
+            allowed = _FEW - self._unheard
         else:
-            allowed = min(count, max(_FEW - self._unheard, 0))
-        if allowed < count and not self._holding:
+            allowed = self._group
+        allowed = min(count, max(allowed, 0))
+        if allowed < count:
+            if not self._holding:
+                self._held_since = max(self._sent, self.heard)
             self._hasten(self._release)
         self._holding = allowed < count
         return allowed
@@ -218,6 +235,7 @@ class DeliveryWatch:
             return
         self._outstanding = max(0, self._outstanding - count)
         self._unheard += count
+        self._unproven += count
         self._sent = now
         self._released = False
         if self._full and self._outstanding * _PART <= self._window * (_PART - 1):
@@ -260,8 +278,23 @@ class DeliveryWatch:
             self._asked = None
 
     @property
+    def _group(self) -> int:
+        """Number of confirmations sent at once."""
+        return max(_FEW, self._window // _PART)
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether the broker may need room: the windows are small or half full."""
+        return self._group <= _BRIEF or self._outstanding * 2 >= self._window
+
+    @property
     def _release(self) -> float:
-        return max(self._sent, self.heard) + _HELD
+        """Time at which confirmations are sent although the rules hold them."""
+        quiet = max(self._sent, self.heard)
+        if self._crowded:
+            return quiet + _HELD
+        latest = self._held_since + max(_DELAY, _REST * self._took)
+        return latest if self._asked is not None else min(quiet + _IDLE, latest)
 
     def _at_least(self, pause: float) -> float:
         return max(pause, _SHORTEST, _REST * self._took)
