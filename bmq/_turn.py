@@ -35,7 +35,7 @@ from weakref import WeakKeyDictionary
 
 from bmq import _world
 
-__all__ = ["SHARE", "Turn", "WaitingLine", "ended", "look_at", "turn_of"]
+__all__ = ["SHARE", "Turn", "WaitingLine", "look_at", "turn_of", "wait_done"]
 
 # Tasks woken in one turn of the event loop.
 _MOST: Final = 1024
@@ -95,11 +95,11 @@ class WaitingLine:
         return woken
 
 
-# The callers of ended(), for each future that is not done.
+# The callers of wait_done(), for each future that is not done.
 _crowds: WeakKeyDictionary[asyncio.Future[Any], WaitingLine] = WeakKeyDictionary()
 
 
-async def ended(future: asyncio.Future[Any]) -> None:
+async def wait_done(future: asyncio.Future[Any]) -> None:
     """Wait until a future is done, with any number of other callers; the caller asks for the result.
 
     asyncio keeps the waiting tasks of a future in a list. A leaving task searches the whole list, so the

@@ -22,7 +22,7 @@ import pytest_asyncio
 import bmq
 import bmq.delays
 import bmq.taskiq
-from bmq._turn import SHARE, Turn, WaitingLine, ended, turn_of
+from bmq._turn import SHARE, Turn, WaitingLine, turn_of, wait_done
 from bmq.protocol.client.events import StateRestored
 from tests.sweeps import sweep
 from tests.waiting import eventually
@@ -429,7 +429,7 @@ async def test_tasks_that_wait_for_one_future_leave_without_a_search(
     end: Callable[[SearchedFuture], object],
 ) -> None:
     future = SearchedFuture()
-    tasks = [asyncio.ensure_future(ended(future)) for _ in range(1000)]
+    tasks = [asyncio.ensure_future(wait_done(future)) for _ in range(1000)]
     await asyncio.sleep(0)
     for task in tasks[:999]:
         task.cancel()
@@ -439,5 +439,5 @@ async def test_tasks_that_wait_for_one_future_leave_without_a_search(
     assert future.searches == 0
     end(future)
     await tasks[999]
-    await ended(future)
+    await wait_done(future)
     assert future.cancelled() or future.exception() is None or isinstance(future.exception(), LookupError)

@@ -31,7 +31,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar
 
 from bmq._loop import within
-from bmq._turn import WaitingLine, ended, turn_of
+from bmq._turn import WaitingLine, turn_of, wait_done
 from bmq.client._definition import Definition, Numbered, Unread, properties_of
 from bmq.client.counting import ReceiveCounts, distinct, size_of
 from bmq.client.message import Message, MessageBatch
@@ -342,7 +342,7 @@ class ReceiveBuffer(Machine, Sink):
         while self.state is not _OPEN or self.opening is not None:
             opening = self.start()
             try:
-                await ended(opening)
+                await wait_done(opening)
             except asyncio.CancelledError:
                 opening.cancel()
                 raise
@@ -365,14 +365,14 @@ class ReceiveBuffer(Machine, Sink):
         Cancelling the call does not stop the activation: more callers may wait for the same activation.
         """
         if self.resumed is not None:
-            await ended(self.resumed)
+            await wait_done(self.resumed)
             return
         if self.state is not _OPEN or self.opening is not None:
             before = self.messages
             opening = self.start()
             if self.messages > before:
                 return  # messages waiting for a matching consumer
-            await ended(opening)
+            await wait_done(opening)
             if not opening.cancelled() and not self.over:
                 opening.result()
             return  # messages may have arrived with the answer
@@ -587,7 +587,9 @@ class ReceiveBuffer(Machine, Sink):
             self._reported_messages, self._reported_bytes = self.messages, self.bytes
             self._receive_limit.count(-taken, -size)
 
-    async def some(self, at_end: type[Exception] = QueueClosed, *, timeout: float | None = None) -> None:
+    async def wait_for_message(
+        self, at_end: type[Exception] = QueueClosed, *, timeout: float | None = None
+    ) -> None:
         """Wait for a message, and for a share of the event loop's turn to hand out the message.
 
         Raises:
@@ -597,7 +599,7 @@ class ReceiveBuffer(Machine, Sink):
         if timeout is not None:
             try:
                 async with within(timeout, f"no message of {self.queue.uri} arrived"):
-                    await self.some(at_end)
+                    await self.wait_for_message(at_end)
             except TimedOut:
                 if not self.messages:
                     raise

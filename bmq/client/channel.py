@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from bmq._logging import Log
 from bmq._loop import change_protocol, of_uvloop
-from bmq._turn import ended
+from bmq._turn import wait_done
 
 try:
     from fcntl import ioctl as _ioctl
@@ -275,7 +275,7 @@ class Channel(asyncio.Protocol):
 
     async def wait_closed(self) -> None:
         """Wait up to a second for the end of the connection, after :meth:`close` or :meth:`abort`."""
-        await ended(self._gone)
+        await wait_done(self._gone)
 
 
 _NOTHING = memoryview(b"")

@@ -288,7 +288,7 @@ class Connection:
             SessionClosed: the session is closed or closing.
             UsageError: the call is outside the session's event loop.
         """
-        if not self.scheduled or get_ident() != self.thread:  # see Queue._confirm()
+        if not self.scheduled or get_ident() != self.thread:  # as in Message.confirm()
             self.check_loop()
         if self.core.state is not _STARTED and self.core.sealed:
             reason = self._over_because

@@ -197,7 +197,7 @@ class Consumer:
         buffer.connection.check_loop()
         timeout = _checks.timeout(timeout)
         if not buffer.deliveries or buffer.turn.clock() >= buffer.turn.until:
-            await buffer.some(timeout=timeout)
+            await buffer.wait_for_message(timeout=timeout)
         return buffer.pop()
 
     async def receive_many(self, max_messages: int = 1000, timeout: float | None = None) -> MessageBatch:
@@ -218,7 +218,7 @@ class Consumer:
         max_messages = _checks.integer("max_messages", max_messages, 1)
         timeout = _checks.timeout(timeout)
         if not buffer.deliveries or buffer.turn.clock() >= buffer.turn.until:
-            await buffer.some(timeout=timeout)
+            await buffer.wait_for_message(timeout=timeout)
         return buffer.pop_many(max_messages)
 
     def receive_nowait(self) -> Message | None:
@@ -254,7 +254,7 @@ class Consumer:
         buffer.connection.check_loop()
         timeout = _checks.optional(_checks.seconds, "timeout", timeout)
         if not buffer.messages or buffer.turn.clock() >= buffer.turn.until:
-            await buffer.some(timeout=timeout)
+            await buffer.wait_for_message(timeout=timeout)
         buffer.waiting.wake()  # the message is still available to another caller
 
     def put_back(self, messages: Iterable[Message]) -> None:
@@ -396,7 +396,7 @@ class _Messages:
     async def __anext__(self) -> Message:
         buffer, turn = self._buffer, self._turn
         if not buffer.deliveries or turn.clock() >= turn.until:
-            await buffer.some(StopAsyncIteration)
+            await buffer.wait_for_message(StopAsyncIteration)
         return buffer.pop()
 
 
@@ -418,7 +418,7 @@ class _Batches:
     async def __anext__(self) -> MessageBatch:
         buffer = self._buffer
         while True:
-            await buffer.some(StopAsyncIteration)
+            await buffer.wait_for_message(StopAsyncIteration)
             if self._max_wait:
                 await self._fill()
             if buffer.messages:  # false if another caller was faster

@@ -26,7 +26,7 @@ from bmq._live import live
 from bmq._logging import Log
 from bmq._loop import within
 from bmq._pace import paced
-from bmq._turn import ended
+from bmq._turn import wait_done
 from bmq._version import install
 from bmq.client._definition import Definition
 from bmq.client._handlers import Handlers
@@ -1012,7 +1012,7 @@ class Queue(QueueBase):
             self._close_task = self._connection.keep(closing)
             self._core.leaving = True  # from now on, an open of the same queue waits
         task = self._close_task
-        await ended(task)
+        await wait_done(task)
         task.result()
 
     async def _close(self, deadline: float, closer: asyncio.Task[object] | None, at_once: bool) -> None:

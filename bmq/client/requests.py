@@ -18,7 +18,7 @@ from bmq._json import orjson
 from bmq._log_limit import LogLimit
 from bmq._logging import Log
 from bmq._loop import within
-from bmq._turn import ended, look_at
+from bmq._turn import look_at, wait_done
 from bmq.client.message import Message
 from bmq.client.posts import PutMessage
 from bmq.conventions import CANCEL, CONTENT_TYPE, DEADLINE, ERROR, PREFIX, REPLY_TO, REQUEST, REQUESTER
@@ -117,7 +117,7 @@ class Requests:
         if opening is None or (opening.done() and (opening.cancelled() or opening.exception() is not None)):
             self._inboxes[uri] = opening = asyncio.create_task(self._open(uri, expression))
             opening.add_done_callback(look_at)
-        await ended(opening)
+        await wait_done(opening)
         opening.result()
         return uri
 

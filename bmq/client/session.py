@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bmq import _checks
 from bmq._live import live
 from bmq._logging import Log
-from bmq._turn import ended, look_at
+from bmq._turn import look_at, wait_done
 from bmq.client.address import BrokerAccess
 from bmq.client.connection import Connection
 from bmq.client.consumer import Subscription
@@ -161,7 +161,7 @@ class Session:
                 return CloseReport()
             seconds = connection.options.disconnect_timeout if timeout is None else timeout
             task = self._begin_close(seconds, asyncio.current_task())
-        await ended(task)
+        await wait_done(task)
         return task.result()
 
     def _begin_close(
@@ -454,7 +454,7 @@ class Session:
         if named is None or named is asyncio.current_task():
             return
         del self._named[key]
-        await ended(named)
+        await wait_done(named)
         if _usable(named):
             with suppress(RequestTimeout):
                 await named.result().close()
@@ -463,7 +463,7 @@ class Session:
         for each in (self._outputs, self._named):
             opening = each.get(key)
             if opening is not None and _usable(opening):
-                await ended(opening)
+                await wait_done(opening)
                 return opening.result()
         for queue in self.queues:
             if queue.writable and queue._parsed_uri.canonical == key:
@@ -472,7 +472,7 @@ class Session:
             del openings[stale]
         openings[key] = opening = self._connection.keep(self.open_queue(key, write=True))
         opening.add_done_callback(look_at)
-        await ended(opening)
+        await wait_done(opening)
         return opening.result()
 
     @property

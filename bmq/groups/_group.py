@@ -15,7 +15,7 @@ from bmq import _checks, _world, events
 from bmq._live import live
 from bmq._logging import Log
 from bmq._loop import timeout, within
-from bmq._turn import ended, look_at, turn_of
+from bmq._turn import look_at, turn_of, wait_done
 from bmq.client.message import Message
 from bmq.conventions import BUCKET
 from bmq.errors import Error, QueueClosed, TimedOut, UsageError
@@ -420,13 +420,13 @@ class Group:
         while not self._joined or self._over:
             self._check()
             if (undoing := _undoing.get(self.queue)) is not None:
-                await ended(undoing)
+                await wait_done(undoing)
                 continue
             if self._joining is None:
                 self._check_alone()
                 self._joining = asyncio.get_running_loop().create_task(self._open_all())
             joining = self._joining
-            await ended(joining)
+            await wait_done(joining)
             if self._joining is joining:
                 self._joining = None
             if not joining.cancelled():
@@ -534,7 +534,7 @@ class Group:
             with contextlib.suppress(Error):
                 await self._close_queue()
         closing = self._closing
-        await ended(closing)
+        await wait_done(closing)
         closing.result()
 
     async def _close_queue(self) -> None:

@@ -143,13 +143,42 @@ async def test_a_cancelled_task_passes_its_room_on(peer: Peer, turns: int) -> No
     async with writing(peer, max_unacked_messages=1) as (session, queue):
         pending = queue.post_nowait(b"0")
         first, second, third = await start(*(queue.post(b"%d" % n) for n in (1, 2, 3)))
-        await acknowledge(peer, session, 0)
+        await eventually(lambda: len(sent(peer)) == 1)
+        script = peer.connection.script
+        peer.connection.send(script.ack([script.puts.pop(0)]))
+        while session.stats().acknowledged < 1:  # noqa: ASYNC110 - each turn of the loop counts
+            await asyncio.sleep(0)
         for _ in range(turns):
             await asyncio.sleep(0)
         first.cancel()
         peer.answer("PUT")
-        await asyncio.gather(pending, second, third)
+        async with asyncio.timeout(20):
+            await asyncio.gather(pending, second, third)
         assert [n for n in peer.posted if n != 1] == [2, 3]
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_posts_given_up_in_the_turn_of_their_wake_up_hold_no_space(peer: Peer, many: bool) -> None:
+    """A task is cancelled, as by ``timeout``, after the wake-up and before it runs."""
+    async with writing(peer, max_unacked_messages=2) as (session, queue):
+        for _ in range(3):
+            pending = [queue.post_nowait(b"0"), queue.post_nowait(b"1")]
+            given_up: asyncio.Task[Any] = asyncio.ensure_future(
+                queue.post_many([b"2", b"3"]) if many else queue.post(b"2", timeout=60)
+            )
+            await eventually(lambda: len(sent(peer)) == 2)
+            # The outcome is reported before the space is given away, and the callback runs between the two.
+            pending[-1].add_done_callback(lambda _, task=given_up: task.cancel())
+            peer.answer("PUT")
+            await asyncio.gather(*pending, return_exceptions=True)
+            await asyncio.wait([given_up])
+            assert given_up.cancelled()
+            peer.hold.add("PUT")
+        assert 2 not in peer.posted, "cancelled while waiting for space"
+        assert session.stats().unacked_messages == 0
+        peer.answer("PUT")
+        await asyncio.gather(*(queue.post(b"4", timeout=20) for _ in range(4)))
+        queue.post_nowait(b"5")
 
 
 async def test_a_post_that_waits_learns_that_its_queue_was_closed(peer: Peer) -> None:

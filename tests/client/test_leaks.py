@@ -20,7 +20,6 @@ import pytest
 
 import bmq
 from bmq._caches import clear_caches
-from bmq.protocol.client import redelivery
 from bmq.testing import FaultProxy
 
 FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()

@@ -20,6 +20,7 @@ from math import inf
 from typing import Any, ClassVar, TypeVar
 
 from bmq.errors import ConnectionFailed, Error, ProtocolError, SessionClosed
+from bmq.protocol.client.confirmations import Confirmations
 from bmq.protocol.client.events import (
     Acked,
     Astray,
@@ -52,7 +53,6 @@ from bmq.protocol.client.outbox import OutputBuffer
 from bmq.protocol.client.ports import Columns, QueueOwner
 from bmq.protocol.client.posts import PostWindow
 from bmq.protocol.client.queue import PendingCall, QueueCore, QueueState
-from bmq.protocol.client.redelivery import Confirmations
 from bmq.protocol.client.registry import QueueRegistry
 from bmq.protocol.client.requests import PendingRequests, RequestKind
 from bmq.protocol.client.subscription import Routes, SubscriptionCore
@@ -105,7 +105,7 @@ class CoreOptions:
         repeat_after: time without messages after which subscriptions with expressions are repeated; 0
             disables the repetition.
         drop_confirmed_redeliveries: whether a redelivery of a confirmed message is confirmed again and not
-            reported; see :mod:`bmq.protocol.client.redelivery`.
+            reported; see :mod:`bmq.protocol.client.confirmations`.
         liveness: seconds without a byte from the broker before the connection is given up; None to rely on
             the heartbeats of the broker's configuration.
     """

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from bmq.protocol.client.redelivery import Confirmations
+from bmq.protocol.client.confirmations import Confirmations
 from bmq.wire.confirm import CONFIRM_SIZE, MAX_CONFIRMS, pack_confirms
 from bmq.wire.constants import EventType
 from bmq.wire.event import HEADER_SIZE, pack_event_header

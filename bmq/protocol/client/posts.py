@@ -547,7 +547,10 @@ class PostWindow:
         batch.queue.posts_answered(count, freed, now - batch.posted)
 
     def lost(self) -> list[Outcome]:
-        """End the posts too old to be recognised by the broker after a reconnect: the connection is lost."""
+        """The connection is lost: end the posts to queues whose broker would not recognise them as repeated.
+
+        Call it while the queues are still open.
+        """
         return self._end(
             lambda batch: batch.queue.sending and batch.queue.deduplication_time <= 0, AckStatus.TIMEOUT
         )

@@ -57,8 +57,8 @@ from bmq.errors import (
     StatusCategory,
     UsageError,
 )
+from bmq.protocol.client.confirmations import Confirmed
 from bmq.protocol.client.counters import PostCounts
-from bmq.protocol.client.delivery import DeliveryWatch
 from bmq.protocol.client.events import (
     Acked,
     Completed,
@@ -71,7 +71,6 @@ from bmq.protocol.client.events import (
     StreamConfigured,
 )
 from bmq.protocol.client.ports import NULL_OWNER, QueueOwner
-from bmq.protocol.client.redelivery import Confirmed
 from bmq.protocol.client.requests import Request, RequestKind
 from bmq.protocol.client.subscription import (
     Numbered,
@@ -80,6 +79,7 @@ from bmq.protocol.client.subscription import (
     SubscriptionOptions,
     SubscriptionSet,
 )
+from bmq.protocol.client.throttle import ThrottleWatch
 from bmq.protocol.deadlines import backoff
 from bmq.protocol.machine import Machine, Transition
 from bmq.wire.control import (
@@ -352,7 +352,7 @@ class QueueCore(Machine):
         self.unacked_bytes = 0
         self.answered_at = 0.0
         self.counts = PostCounts(session.posts.counts)
-        self.watch = DeliveryWatch(session.options.repeat_after)
+        self.watch = ThrottleWatch(session.options.repeat_after)
         self.confirmed: Confirmed | None = None
         # Number of times the broker refused to reopen the queue on this connection, or did not answer.
         self._refusals = 0

@@ -38,7 +38,7 @@ from typing import Final
 
 from bmq.protocol.client.subscription import SubscriptionCore
 
-__all__ = ["DeliveryWatch"]
+__all__ = ["ThrottleWatch"]
 
 # Messages in a row that are a flow; the sum of the windows, if smaller, is a flow too.
 _FLOW: Final = 20
@@ -71,7 +71,7 @@ _BRIEF: Final = 100
 _SUSPENDED: Final = 1.0
 
 
-class DeliveryWatch:
+class ThrottleWatch:
     """The deliveries of one queue.
 
     Args:
@@ -133,7 +133,7 @@ class DeliveryWatch:
         # whether they have waited long enough.
         self._unheard = 0
         self._sent = 0.0
-        # Confirmations that the broker may still have in its dispatcher queue: those since the latest silence.
+        # Confirmations since the latest silence: the broker may still have them in its dispatcher queue.
         self._unproven = 0
         self._holding = False
         self._held_since = 0.0
@@ -193,7 +193,8 @@ class DeliveryWatch:
         self._full = self._full or self._outstanding >= self._window
         if self._unheard:
             self._unheard = max(0, self._unheard - count)
-            if self._crowded and not self._unheard:  # the broker is as fast as this now, posts of others included
+            if self._crowded and not self._unheard:
+                # The broker is as fast as this now, posts of others included.
                 self._took = min(self._took, now - self._sent)
         self._moved = now
         earlier = self._row if now - before <= _ROW else 0
