@@ -120,7 +120,7 @@ async def test_reconnecting_leaks_no_memory(
 ) -> None:
     caplog.set_level(logging.ERROR, "bmq")  # pytest keeps every line
     # The memory of confirmations is small here, so that it is full from the beginning.
-    monkeypatch.setattr(redelivery, "_CAPACITY", 32)
+    monkeypatch.setattr(confirmations, "_CAPACITY", 32)
     restored = asyncio.Event()
 
     def note(event: bmq.events.SessionEvent) -> None:
@@ -152,7 +152,7 @@ async def test_reconnecting_leaks_no_memory(
 async def test_posting_and_receiving_leaks_nothing(broker_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # A session remembers confirmations in two generations. Single messages fill both at the end of each step:
     # otherwise the number of remembered ones depends on the sizes of the batches.
-    monkeypatch.setattr(redelivery, "_CAPACITY", 32)
+    monkeypatch.setattr(confirmations, "_CAPACITY", 32)
     async with bmq.connect(broker_uri) as session:
         queue = await session.open_queue(URI, read=True, default_subscription=True, write=True)
 
