@@ -20,6 +20,7 @@ import pytest
 
 import bmq
 from bmq._caches import clear_caches
+from bmq.protocol.client import confirmations
 from bmq.testing import FaultProxy
 
 FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
