@@ -14,6 +14,7 @@ import os
 import traceback
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
+from fnmatch import fnmatch
 from itertools import count, islice
 from typing import Any
 
@@ -32,24 +33,22 @@ from tests.gate.recipes import (
     World,
 )
 from tests.gate.surface import Public, public
+from tests.sweeps import sweep
 
 # A call that has not returned after this many seconds has accepted its arguments.
 _PATIENCE = 0.002
 OTHER = "bmq://bmq.test.mem.priority/other"
 
 
-def is_excluded(name: str) -> bool:
-    return name in EXCLUDED or any(
-        pattern.endswith("*") and name.startswith(pattern[:-1]) for pattern in EXCLUDED
-    )
-
-
-ALL = {each.name: each for each in public()}
-WALKED = {name: each for name, each in ALL.items() if each.parameters and not is_excluded(name)}
+WALKED = {
+    each.name: each
+    for each in public()
+    if each.parameters and not any(fnmatch(each.name, pattern) for pattern in EXCLUDED)
+}
 #: The callables of each module and class.
 OWNED: dict[str, list[str]] = defaultdict(list)
-for each in sorted(WALKED):
-    OWNED[each.rpartition(".")[0]].append(each)
+for name in sorted(WALKED):
+    OWNED[name.rpartition(".")[0]].append(name)
 STEP = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 2
 
 
@@ -204,16 +203,9 @@ async def test_an_odd_value_works_or_is_a_usage_error(
     assert [record.message for record in caplog.records if record.levelno >= logging.CRITICAL] == []
 
 
-def test_excluded_names_exist() -> None:
-    for pattern, reason in EXCLUDED.items():
-        assert reason
-        assert any(
-            name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern for name in ALL
-        ), pattern
-    for each in EXCLUDED_PARAMETERS:
-        name, _, parameter = each.rstrip(")").partition("(")
-        assert parameter in WALKED[name].parameters, each
-    for name in {*ARGUMENTS, *USES, *ALLOWED}:
-        assert name in WALKED, name
-    for owner in MAKERS:
-        assert any(each.owner is owner and each.method for each in WALKED.values()), owner
+@sweep("kind", sorted(set(ODD) - {"coroutine"}))
+def test_run_takes_a_coroutine_only(kind: str) -> None:
+    value = ODD[kind]()
+    with pytest.raises(bmq.UsageError, match="run needs a coroutine"):
+        bmq.run(value)
+    close(value)

@@ -20,31 +20,12 @@ URI = "bmq://bmq.test.mem.priority/orders"
 
 @dataclass
 class Ask:
-    """A request as a value."""
-
     sku: str
 
 
-async def nothing() -> None:
-    """Takes no argument."""
-
-
-async def three(first: object, second: object, third: object) -> None:
-    """Takes too much."""
-
-
-async def keyword(message: object, *, database: object) -> None:
-    """Needs an argument without a value."""
-
-
-def generator(message: bmq.Message) -> Iterator[None]:
-    """A generator: its body never runs."""
-    yield
-
-
-async def async_generator(message: bmq.Message) -> AsyncIterator[None]:
-    """An asynchronous generator: its body never runs."""
-    yield
+@dataclass
+class Urgent(Ask):
+    """An ask of a kind."""
 
 
 class Handler:
@@ -60,39 +41,44 @@ class Yielding:
         yield
 
 
-async def right(message: bmq.Message) -> None:
-    """A correct handler."""
+def generator(message: bmq.Message) -> Iterator[None]:
+    yield
 
 
-async def asked(ask: Ask) -> bytes:
-    """A typed request."""
-    return b""
+async def async_generator(message: bmq.Message) -> AsyncIterator[None]:
+    yield
 
 
-async def answers_text(message: bmq.Message) -> str:
-    """A reply of text."""
-    return ""
+async def yields(message: bmq.Message) -> AsyncIterator[Ask]:
+    yield Ask("a")
 
 
-async def answers_value(message: bmq.Message) -> Ask | None:
-    """A typed reply."""
-    return None
+async def yields_wrong(message: bmq.Message) -> Ask:
+    yield Ask("a")
 
 
-async def answers_complex(message: bmq.Message) -> complex:
-    """A reply without an encoding."""
-    return 0j
-
-
-async def answers_bytes(message: bmq.Message) -> bytes | None:
-    """A reply that needs no encoding."""
-    return None
+def in_a_thread(message: bmq.Message) -> Ask: ...
+async def nothing() -> None: ...
+async def right(message: bmq.Message) -> None: ...
+async def asked(ask: Ask) -> bytes: ...
+async def answers_text(message: bmq.Message) -> str: ...
+async def answers_value(message: bmq.Message) -> Ask | None: ...
+async def answers_complex(message: bmq.Message) -> complex: ...
+async def answers_bytes(message: bmq.Message) -> bytes | None: ...
+async def of_lists(messages: list[bmq.Message]) -> list[Ask | None]: ...
+async def of_lists_wrong(messages: list[bmq.Message]) -> Ask: ...
+async def unsaid(message: bmq.Message): ...
+async def anything(message: bmq.Message) -> Any: ...
+async def takes_ask(ask: Ask) -> None: ...
+async def takes_urgent(urgent: Urgent, message: bmq.Message) -> None: ...
+async def takes_number(number: int) -> None: ...
+async def takes_typed(message: bmq.TypedMessage[int]) -> None: ...
+def takes_numbers(numbers: list[int]) -> None: ...
+async def later(event: object) -> None: ...
 
 
 WRONG: list[tuple[Any, str]] = [
     (nothing, "nothing takes no parameter"),
-    (three, "three: parameter .* is annotated with object, which has no source"),
-    (keyword, "keyword: parameter database is annotated with object, which has no source"),
     (generator, "generator is a generator"),
     (async_generator, "async_generator is a generator"),
     (Yielding(), "is a generator"),
@@ -132,45 +118,6 @@ def test_a_responder_without_possible_replies_is_refused(function: Any, message:
     assert app._registry.handlers == []
 
 
-async def yields(message: bmq.Message) -> AsyncIterator[Ask]:
-    """Several results."""
-    yield Ask("a")
-
-
-async def yields_text(message: bmq.Message) -> AsyncIterator[bytes]:
-    """Several payloads."""
-    yield b"a"
-
-
-def in_a_thread(message: bmq.Message) -> Ask:
-    """A result from a thread."""
-    return Ask("a")
-
-
-async def of_lists(messages: list[bmq.Message]) -> list[Ask | None]:
-    """Results of a batch."""
-    return []
-
-
-async def of_lists_wrong(messages: list[bmq.Message]) -> Ask:
-    """A single result of a batch."""
-    return Ask("a")
-
-
-async def unsaid(message: bmq.Message):  # type: ignore[no-untyped-def]
-    """A result without an annotation."""
-    return Ask("a")
-
-
-async def anything(message: bmq.Message) -> Any:
-    """A result of any type."""
-
-
-async def yields_wrong(message: bmq.Message) -> Ask:  # type: ignore[misc]
-    """A generator that is annotated as a function."""
-    yield Ask("a")
-
-
 Register = Callable[[bmq.App, Any], object]
 CONSUMER: Register = lambda app, function: app.consumer(URI)(function)  # noqa: E731
 BATCHES: Register = lambda app, function: app.batch_consumer(URI)(function)  # noqa: E731
@@ -184,12 +131,7 @@ NO_RESULTS: list[tuple[Register, Register, Any, str]] = [
     (CONSUMER, OUTPUT, yields_wrong, "yields_wrong must return an AsyncIterator of results, not Ask"),
     (CONSUMER, PACKED, answers_bytes, "answers_bytes returns no values to encode, .* '-> Order'"),
     (BATCHES, OUTPUT, of_lists_wrong, "of_lists_wrong must return a list with one result for each message"),
-    (
-        CONSUMER,
-        OUTPUT,
-        unsaid,
-        "unsaid: the result has no annotation, and publish_to.* '-> Order', '-> bytes' or",
-    ),
+    (CONSUMER, OUTPUT, unsaid, "unsaid: the result has no annotation, .* '-> Order', '-> bytes' or"),
     (CONSUMER, OUTPUT, anything, "anything: the annotation of the result does not name a type"),
     (RESPONDER, OUTPUT, asked, "asked is a responder, and its result is the reply"),
     (EARLY, OUTPUT, answers_value, "answers_value has ack=AckPolicy.MANUAL, and publish_to posts results"),
@@ -207,7 +149,7 @@ def test_publish_to_a_handler_without_results_is_refused(
     assert app._registry.handlers == []
 
 
-@sweep("function", [yields, yields_text, in_a_thread, answers_value, answers_text], ids=names)
+@sweep("function", [yields, in_a_thread, answers_value, answers_text], ids=names)
 def test_publish_to_stands_below_consumer(function: Any) -> None:
     app = bmq.App()
     outer, inner = app.publish_to(URI + ".out"), app.publish_to(URI + ".log")
@@ -253,31 +195,6 @@ def test_the_same_handler_with_the_same_subscription_is_refused() -> None:
     app.consumer(URI + "2")(right)
 
 
-@dataclass
-class Urgent(Ask):
-    """An ask of a kind."""
-
-
-async def takes_ask(ask: Ask) -> None:
-    """A handler of values."""
-
-
-async def takes_urgent(urgent: Urgent, message: bmq.Message) -> None:
-    """A handler of values of a kind."""
-
-
-async def takes_number(number: int) -> None:
-    """A handler of other values."""
-
-
-async def takes_typed(message: bmq.TypedMessage[int]) -> None:
-    """A handler of other values, with their messages."""
-
-
-def takes_numbers(numbers: list[int]) -> None:
-    """A handler of batches of values."""
-
-
 OTHERS = [("consumer", takes_number), ("consumer", takes_typed), ("batch_consumer", takes_numbers)]
 
 
@@ -313,6 +230,8 @@ async def test_a_handler_of_another_type_than_the_queue_is_refused(
 
 
 def test_a_missing_attribute_of_the_state_is_named_with_the_nearest() -> None:
+    with pytest.raises(bmq.UsageError, match=r"state is an object, not the class Ask: App\(state=Ask"):
+        bmq.App(state=Ask)
     app = bmq.App()
     with pytest.raises(
         AttributeError, match=r"app.state has no 'shipped': it has nothing yet. Set .*app.on_startup"
@@ -326,29 +245,11 @@ def test_a_missing_attribute_of_the_state_is_named_with_the_nearest() -> None:
     assert pickle.loads(pickle.dumps(app.state)).shipped == 1
 
 
-async def test_app_has_the_given_state_and_a_test_has_a_copy() -> None:
-    @dataclass(slots=True)
-    class Shared:
-        shipped: int = 0
-
-    app = bmq.App(state=Shared())
-    app.consumer(URI)(right)
-    async with bmq.testing.TestApp(app):
-        app.state.shipped += 1
-    assert app.state == Shared(0)
-    with pytest.raises(bmq.UsageError, match=r"state is an object, not the class Shared: App\(state=Shared"):
-        bmq.App(state=Shared)
-
-
 @sweep("register", ["on_startup", "on_shutdown"])
 @sweep("function", [right, generator, 7], ids=names)
 def test_a_hook_that_cannot_be_called_is_refused(register: str, function: Any) -> None:
     with pytest.raises(bmq.UsageError):
         getattr(bmq.App(), register)(function)
-
-
-async def later(event: object) -> None:
-    """Never awaited."""
 
 
 @pytest.mark.parametrize("make", [lambda: bmq.connect(on_event=later), lambda: bmq.App(on_event=later)])
