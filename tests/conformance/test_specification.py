@@ -47,19 +47,6 @@ def test_each_must_has_a_case_or_a_reason(specification: ModuleType) -> None:
     assert without == list(specification.WITHOUT_CASE), "write a case, or a reason"
 
 
-def test_the_machines_name_statements_and_reach_each_state(specification: ModuleType) -> None:
-    for machine in specification.declared_machines():
-        states = list(machine["states"])
-        steps = machine["transitions"]
-        assert {state for state, *_ in steps} | {step[3] for step in steps} == set(states), machine["name"]
-        assert all(step[4] in specification.statements() for step in steps)
-        assert len({(step[0], step[1]) for step in steps}) == len(steps), machine["name"]
-        reached = {states[0]}
-        for _ in states:
-            reached |= {step[3] for step in steps if step[0] in reached}
-        assert reached == set(states), machine["name"]
-
-
 #: The tables behind a machine, and their states behind each of its states.
 BEHIND: dict[str, tuple[tuple[Any, ...], dict[str, set[str]]]] = {
     "Connection": (
