@@ -19,16 +19,7 @@ from hypothesis import strategies as st
 
 import bmq
 from bmq.codecs import Shape, codec_for, register
-from tests.codecs.kinds import (
-    ORDER,
-    Address,
-    Everything,
-    Grade,
-    Order,
-    OrderDict,
-    OrderModel,
-    OrderStruct,
-)
+from tests.codecs.kinds import ORDER, Address, Everything, Grade, Order, OrderDict, OrderModel, OrderStruct
 from tests.sweeps import sweep
 
 

@@ -142,11 +142,3 @@ async def test_the_mover_of_an_app_has_its_list_and_its_dead_letters(
         await post_due(writer, queue.uri, b"good")
         assert (await queue.receive(timeout=10)).data == b"good"
         assert (await asyncio.wait_for(letters.get(), 10)).data == b"bad"
-
-
-@pytest.mark.parametrize(
-    ("options", "why"), [({"allow": 7}, "allow"), ({"dead_letters": "bmq://d/q.delayed"}, "would return")]
-)
-def test_impossible_mover_is_refused_at_registration(options: dict[str, Any], why: str) -> None:
-    with pytest.raises(bmq.UsageError, match=why):
-        bmq.App().mover("bmq://d/q.delayed", **options)

@@ -45,18 +45,10 @@ def test_a_good_domain_has_no_findings() -> None:
     "given, where, message",
     [
         (fanout(entry("foo", "x = 1")), TEXT, "unexpected invalid character"),
-        (
-            fanout(GOOD, entry("bar", "a||b||c||d||e||f")),
-            f"{SECOND}.expression.text",
-            "too many operators",
-        ),
+        (fanout(GOOD, entry("bar", "a||b||c||d||e||f")), f"{SECOND}.expression.text", "too many operators"),
         (fanout(entry("foo", "1 == 1")), TEXT, "does not use any properties"),
         (fanout(entry("foo", "x == 1", "E_UNDEFINED")), VERSION, "Unsupported version: E_UNDEFINED"),
-        (
-            fanout({"appId": "foo", "expression": {"text": "x == 1"}}),
-            VERSION,
-            'needs "version"',
-        ),
+        (fanout({"appId": "foo", "expression": {"text": "x == 1"}}), VERSION, 'needs "version"'),
         (fanout({"appId": "foo"}), VERSION, "Unsupported version"),
         (fanout(entry("foo", "x", 1)), VERSION, "Unsupported version: 1"),
         (
@@ -106,12 +98,3 @@ def test_doubtful_domains_have_warnings(given: dict[str, Any], where: str, messa
     (finding,) = check_domain(given, strict=True)
     assert (finding.severity, finding.where) == ("warning", where)
     assert message in finding.message
-
-
-@pytest.mark.statement("1.25")
-def test_finding_describes_a_real_broker_with_several_entries() -> None:
-    for mode in ("priority", "broadcast"):
-        entry = {"appId": "", "expression": {"version": "E_VERSION_1", "text": "x == 1"}}
-        (finding,) = check_domain({"mode": {mode: {}}, "subscriptions": [entry, entry]})
-        assert finding.severity == "error"
-        assert "its process ends" in finding.message

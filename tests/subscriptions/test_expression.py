@@ -64,11 +64,7 @@ def test_not_strict_takes_any_text_as_the_broker_would() -> None:
     [
         ("a == 1 && nope == 2", 10, "the message has no property `nope`"),
         ("s == 1", 0, "`==` compares with an integer here, and `s` has another type (s is 'foo')"),
-        (
-            "a == s",
-            2,
-            "`==` compares only two integers or two strings (a is 1, s is 'foo'",
-        ),
+        ("a == s", 2, "`==` compares only two integers or two strings (a is 1, s is 'foo'"),
         ("f", 0, "the whole expression must be a boolean, and `f` has another type (f is CHAR b'x')"),
         ("bin == 1", 0, "`bin` is BINARY, which an expression cannot read"),
         ("a / 0 == 1", 2, "`/` by zero"),

@@ -50,28 +50,16 @@ def texts(selector: Any) -> list[str]:
         ),
         # The negation of a conjunction is an alternative.
         ("!(a==1&&b==2&&c==3&&d==4)", ["a!=1||b!=2||c!=3", "d!=4"]),
-        (
-            "x==0 && !(a==1&&b==2&&c==3)",
-            ["x==0&&(a!=1||b!=2)", "x==0&&c!=3"],
-        ),
+        ("x==0 && !(a==1&&b==2&&c==3)", ["x==0&&(a!=1||b!=2)", "x==0&&c!=3"]),
         # Too many operators as written, but not in the simplest form.
         ("!(a==1)&&!(b==2)&&!(c==3)", ["a!=1&&b!=2&&c!=3"]),
         # Too long as written, but not without the spaces.
         ("x == 1" + " " * 130, ["x==1"]),
         # Too long, though not too complex.
-        (
-            P.x.one_of("a" * 50, "b" * 50, "c" * 50),
-            [f'x=="{"a" * 50}"||x=="{"b" * 50}"', f'x=="{"c" * 50}"'],
-        ),
+        (P.x.one_of("a" * 50, "b" * 50, "c" * 50), [f'x=="{"a" * 50}"||x=="{"b" * 50}"', f'x=="{"c" * 50}"']),
         # The limit is one of bytes: of these characters each has two.
-        (
-            P.x.one_of("é" * 30, "ü" * 30, "ß" * 20),
-            [f'x=="{"é" * 30}"', f'x=="{"ü" * 30}"||x=="{"ß" * 20}"'],
-        ),
-        (
-            f'x=="{"é" * 30}" || x=="{"ü" * 30}"',
-            [f'x=="{"é" * 30}"', f'x=="{"ü" * 30}"'],
-        ),
+        (P.x.one_of("é" * 30, "ü" * 30, "ß" * 20), [f'x=="{"é" * 30}"', f'x=="{"ü" * 30}"||x=="{"ß" * 20}"']),
+        (f'x=="{"é" * 30}" || x=="{"ü" * 30}"', [f'x=="{"é" * 30}"', f'x=="{"ü" * 30}"']),
     ],
     ids=str,
 )

@@ -21,12 +21,7 @@ def names(table: RoutingTable, properties: dict[str, Any] | None) -> tuple[str, 
     return table.route(properties).names
 
 
-ORDERS = RoutingTable(
-    [
-        ("CustomerId >= 0", 5, "all customers"),
-        ("CustomerId == 0", 10, "customer zero"),
-    ]
-)
+ORDERS = RoutingTable([("CustomerId >= 0", 5, "all customers"), ("CustomerId == 0", 10, "customer zero")])
 
 
 @pytest.mark.statement("1.12")

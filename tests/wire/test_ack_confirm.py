@@ -11,21 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bmq.errors import AckStatus, ProtocolError
-from bmq.wire.ack import (
-    STATUS_MASK,
-    AckMessage,
-    decode_acks,
-    encode_acks,
-    iter_acks,
-)
+from bmq.wire.ack import STATUS_MASK, AckMessage, decode_acks, encode_acks, iter_acks
 from bmq.wire.anatomy import dissect
-from bmq.wire.confirm import (
-    MAX_CONFIRMS,
-    ConfirmMessage,
-    decode_confirms,
-    encode_confirm,
-    pack_confirms,
-)
+from bmq.wire.confirm import MAX_CONFIRMS, ConfirmMessage, decode_confirms, encode_confirm, pack_confirms
 from bmq.wire.constants import ACK_STATUS_FROM_WIRE, ACK_STATUS_TO_WIRE, EventType
 from bmq.wire.event import read_event
 from bmq.wire.layout import AckHeader, ConfirmHeader

@@ -145,10 +145,7 @@ def json_schema() -> dict[str, Any]:
         definition.pop("additionalProperties", None)  # readers skip unknown members
         if "description" in definition:  # msgspec's versions indent docstrings in two ways
             definition["description"] = inspect.cleandoc(definition["description"])
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$defs": definitions,
-    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": definitions}
 
 
 def test_recordings_match_the_published_schema() -> None:
@@ -344,8 +341,7 @@ def structures(type: type[Structure]) -> st.SearchStrategy[Any]:
         r_ids = st.none() | st.integers(-(2**31), 2**31 - 1)
         return st.builds(type, r_id=r_ids, body=st.none() | st.one_of(bodies))
     return st.builds(
-        type,
-        **{m.attribute: st.none() | contents(m) if m.optional else contents(m) for m in members(type)},
+        type, **{m.attribute: st.none() | contents(m) if m.optional else contents(m) for m in members(type)}
     )
 
 

@@ -13,7 +13,6 @@ from bmq.wire.ber import decode_ber, encode_ber
 from bmq.wire.control import (
     AuthenticationRequest,
     CloseQueue,
-    CloseQueueResponse,
     Codec,
     ConfigureStream,
     ControlMessage,
@@ -25,7 +24,6 @@ from bmq.wire.control import (
     RoutingConfiguration,
     Status,
     StreamParameters,
-    SubQueueIdInfo,
     Subscription,
     decode_json,
 )
@@ -165,7 +163,6 @@ def test_unknown_members_are_skipped(unknown: bytes) -> None:
 
 
 TOLERATED = {
-    "members missing": (open_queue(), opened()),
     "members in any order": (open_queue(value(0x86, 1), URI), opened(uri="bmq://d/q", admin_count=1)),
     "rId after the choice": (
         element(0x30, element(0xA1, element(0xA2)), RID),
@@ -175,10 +172,6 @@ TOLERATED = {
     "a repeated structure: merged": (
         control(element(0xAA, element(0xA0, URI, value(0x81, 1)), element(0xA0, value(0x81, 2)))),
         opened(uri="bmq://d/q", q_id=2),
-    ),
-    "a repeated optional structure: the last": (
-        open_queue(element(0xA2, value(0x80, 5)), element(0xA2, value(0x81, "a"))),
-        opened(sub_id_info=SubQueueIdInfo(0, "a")),
     ),
     "a repeated array: appended": (
         configure(element(0xA1, subscription(1)), element(0xA1, subscription(2), subscription(3))),
@@ -191,14 +184,6 @@ TOLERATED = {
     "definite lengths": (
         definite(0x30, RID, definite(0xA1, definite(0xAA, definite(0xA0, URI, value(0x81, 1))))),
         opened(uri="bmq://d/q", q_id=1),
-    ),
-    "a definite array element": (
-        configure(definite(0xA1, definite(0x30, value(0x80, 1)), subscription(2))),
-        configured(1, 2),
-    ),
-    "long forms of short lengths": (
-        open_queue(octets("81 81 01 05"), octets("84 84 00000001 06")),
-        opened(q_id=5, read_count=6),
     ),
     "the long form of a short tag": (
         element(0x30, octets("9f 00 01 03"), element(0xA1, element(0xA2))),
@@ -213,9 +198,7 @@ TOLERATED = {
         ControlMessage(3, Status()),
     ),
     "an unknown selection": (control(element(0xBE, value(0x80, 1))), ControlMessage(3, None)),
-    "a retired selection": (control(element(0xA3)), ControlMessage(3, None)),
     "an empty choice": (control(), ControlMessage(3, None)),
-    "no choice": (element(0x30, RID), ControlMessage(3, None)),
     "no rId": (element(0x30, element(0xA1, element(0xA1))), ControlMessage(None, Disconnect())),
     "nothing at all": (element(0x30), ControlMessage()),
 }
@@ -255,19 +238,6 @@ def test_integers_are_decoded(name: str, content: str, number: int) -> None:
     assert message == opened(**{name: number})
 
 
-@sweep(
-    "number, content",
-    [
-        (0, "00"), (-1, "ff"), (127, "7f"), (-128, "80"), (128, "00 80"), (-129, "ff 7f"), (255, "00 ff"),
-        (300000, "04 93 e0"), (999999, "0f 42 3f"), (33554432, "02 00 00 00"),
-        (2147483647, "7f ff ff ff"), (-2147483648, "80 00 00 00"),
-    ],
-)  # fmt: skip
-def test_integers_are_written_in_the_shortest_form(number: int, content: str) -> None:
-    written = encode_ber(ControlMessage(number, None))
-    assert written == element(0x30, value(0x80, octets(content)), element(0xA1))
-
-
 @sweep("octet, final", [("00", False), ("01", True), ("ff", True)])
 def test_booleans_are_decoded(octet: str, final: bool) -> None:
     body = control(element(0xAC, value(0x81, octets(octet))))
@@ -297,8 +267,6 @@ HANDLE = "openQueue.handleParameters"
 REFUSED = {
     # name: (body, field, offset in the event)
     "a universal tag in a structure": (open_queue(octets("02 01 05")), HANDLE, 19),
-    "a universal tag in a choice": (control(octets("30 80 00 00")), "body", 15),
-    "top tag SET": (octets("31 80 00 00"), "ControlMessage", 8),
     "top tag not constructed": (octets("10 00"), "ControlMessage", 8),
     "an array element with a context tag": (
         configure(element(0xA1, element(0xA0))),
@@ -311,26 +279,19 @@ REFUSED = {
     ),
     "a constructed integer": (open_queue(element(0xA1, octets("02 01 05"))), f"{HANDLE}.qId", 19),
     "a chunked string": (open_queue(element(0xA0, octets("0c 01 61"))), f"{HANDLE}.uri", 19),
-    "a primitive of indefinite length": (open_queue(octets("80 80 61 00 00")), f"{HANDLE}.uri", 19),
     "an unknown primitive of indefinite length": (open_queue(octets("98 80 61 00 00")), HANDLE, 21),
     "one zero where contents end": (octets("30 80 80 01 03 00 01"), "ControlMessage", 13),
     "a definite length too short": (octets("30 80 a1 05 a2 80 00 00 00 00 00"), "body", 16),
     "a definite length too long": (octets("30 06 80 01 03 a1 04 a2 00 00 00"), "ControlMessage", 13),
     "two selections": (control(element(0xA1), element(0xA2)), "body", 19),
-    "a definite choice with two selections": (
-        element(0x30, definite(0xA1, definite(0xA1), definite(0xA2))), "body", 14,
-    ),
     "a length of five octets": (open_queue(octets("81 85 0000000001 05")), HANDLE, 19),
+    "a length of 2^32 - 1": (open_queue(octets("80 84 ffffffff 61")), HANDLE, 19),
     "a reserved length octet": (open_queue(octets("81 ff")), HANDLE, 19),
-    "a length of 2^31 - 1": (open_queue(octets("80 84 7fffffff 61")), HANDLE, 19),
     "a tag number of six octets": (open_queue(octets("9f 81 81 81 81 81 01 01 05")), HANDLE, 19),
     "a zero-length integer": (element(0x30, octets("80 00"), element(0xA1, element(0xA1))), "rId", 10),
     "an int of five octets": (open_queue(octets("84 05 00 00 00 00 05")), f"{HANDLE}.readCount", 19),
     "an unsignedInt of five octets, not zero": (
         open_queue(octets("81 05 01 00 00 00 05")), f"{HANDLE}.qId", 19,
-    ),
-    "an unsignedLong of nine octets, not zero": (
-        open_queue(octets("83 09 01 00 00 00 00 00 00 00 05")), f"{HANDLE}.flags", 19,
     ),
     "a boolean of two octets": (control(element(0xAC, octets("81 02 00 01"))), "closeQueue.isFinal", 17),
     "an unknown enumerator": (control(element(0xA0, octets("80 01 07"))), "status.category", None),
@@ -366,12 +327,6 @@ NOT_NEGOTIATION = {
 def test_negotiation_and_authentication_need_their_selection(body: bytes, kind: MessageKind) -> None:
     with pytest.raises(ProtocolError):
         decode_ber(body, kind)
-
-
-def test_a_wrong_wrapper_is_named() -> None:
-    with pytest.raises(ProtocolError) as caught:
-        decode_ber(NOT_NEGOTIATION["another wrapper"], MessageKind.NEGOTIATION)
-    assert caught.value.offset == 8 + 2
 
 
 @sweep(
@@ -419,10 +374,3 @@ def test_our_own_values_are_checked_before_they_are_sent(
         encode_event(message, codec)
     assert str(caught.value).startswith(f"{path}: ")
     assert "secret" not in str(caught.value)
-
-
-def test_a_body_alone_is_no_message() -> None:
-    with pytest.raises(UsageError, match=r"ControlMessage\(r_id, CloseQueueResponse\(...\)\)"):
-        encode_ber(CloseQueueResponse())  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="Subscription is not a whole message"):
-        encode_ber(Subscription())  # type: ignore[arg-type]

@@ -40,7 +40,6 @@ TOLERATED = {
     "padding": (b'{"rId":1,"disconnect":{}}\3\3\3', ControlMessage(1, Disconnect())),
     "no padding": (b'{"rId":1,"disconnect":{}}', ControlMessage(1, Disconnect())),
     "anything after the brace": (b'{"rId":1,"disconnect":{}}{"x":}', ControlMessage(1, Disconnect())),
-    "white space": (b' {\n"rId" : 1 ,\t"disconnect" : { } } \2\2', ControlMessage(1, Disconnect())),
     "unknown members": (
         b'{"rId":1,"x":[{"y":null}],"disconnect":{"z":1.5}}',
         ControlMessage(1, Disconnect()),
@@ -49,15 +48,10 @@ TOLERATED = {
         b'{"rId":null,"openQueue":{"handleParameters":{"subIdInfo":null}}}',
         ControlMessage(None, OpenQueue()),
     ),
-    "a missing array": (
-        b'{"rId":1,"configureStream":{"streamParameters":{}}}',
-        ControlMessage(1, ConfigureStream()),
-    ),
     "enumerators by number": (
         b'{"rId":1,"status":{"category":-6}}',
         ControlMessage(1, Status(StatusCategory.E_REFUSED)),
     ),
-    "an unknown selection": (b'{"rId":1,"clusterMessage":{}}', ControlMessage(1, None)),
     "two selections": (
         b'{"rId":1,"disconnect":{},"disconnectResponse":{}}', ControlMessage(1, DisconnectResponse()),
     ),
@@ -105,7 +99,6 @@ REFUSED = {
     # name: (body, field, what the message says)
     "not JSON": (b"not json\2\2", "ControlMessage", "expected a JSON object, got 10 bytes that are not JSON"),
     "nothing": (b"", "ControlMessage", "got 0 bytes that are not JSON"),
-    "cut off": (b'{"rId":1,"disconn\3\3\3', "ControlMessage", "not JSON"),
     "not UTF-8": (b'{"rId":1,"status":{"message":"\xff"}}', "ControlMessage", "not JSON"),
     "BER": (bytes.fromhex("308080 0103 a180a1800000 00000000 02 02"), "ControlMessage", "not JSON"),
     "nested too deep": (b'{"x":' + b"[" * 5000, "ControlMessage", "not JSON"),
@@ -114,7 +107,6 @@ REFUSED = {
     "a string for an int": (
         b'{"rId":"1","disconnect":{}}', "rId", "expected int . null, got str",
     ),
-    "a boolean for an int": (b'{"rId":true}', "rId", "got bool"),
     "an int out of range": (b'{"rId":2147483648}', "rId", "expected int <= 2147483647"),
     "a negative unsignedInt": (
         open_queue('"qId":-1'), "openQueue.handleParameters.qId",
@@ -127,13 +119,6 @@ REFUSED = {
     ),
     "null for an int": (open_queue('"qId":null'), "openQueue.handleParameters.qId", "got null"),
     "null for an object": (b'{"openQueue":null}', "openQueue", "expected an object, got null"),
-    "null for an array": (
-        b'{"configureStream":{"streamParameters":{"subscriptions":null}}}',
-        "configureStream.streamParameters.subscriptions", "expected array, got null",
-    ),
-    "an int for a string": (
-        open_queue('"uri":5'), "openQueue.handleParameters.uri", "expected str, got int",
-    ),
     "an int in an array of objects": (
         b'{"configureStream":{"streamParameters":{"subscriptions":[{},7]}}}',
         "configureStream.streamParameters.subscriptions[1]", "expected an object, got an integer",

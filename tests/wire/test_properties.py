@@ -16,13 +16,7 @@ from hypothesis import strategies as st
 from bmq.errors import InvalidProperty, ProtocolError
 from bmq.wire.constants import PropertyType
 from bmq.wire.layout import MessagePropertiesHeader, MessagePropertyHeader
-from bmq.wire.properties import (
-    Properties,
-    PropertyInput,
-    PropertyValue,
-    encode_properties,
-    properties_length,
-)
+from bmq.wire.properties import Properties, PropertyInput, PropertyValue, encode_properties, properties_length
 from tests.sweeps import sweep
 
 BOOL, CHAR, SHORT, INT32, INT64, STRING, BINARY = PropertyType

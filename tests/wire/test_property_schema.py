@@ -27,7 +27,6 @@ from bmq.wire.properties import (
 )
 from bmq.wire.property_schema import Layouts
 from tests.hostile import attempt
-from tests.sweeps import sweep
 
 ENCODINGS = pytest.mark.parametrize("new", [True, False], ids=["new", "old"])
 
@@ -109,14 +108,6 @@ def test_a_value_that_does_not_fit_is_refused_when_the_schema_is_known(
             encode_properties(bad, new=new)
 
 
-@sweep("count", [31, 32, 33, 255])
-def test_many_properties(count: int) -> None:
-    message = {f"p{i}": [i, str(i), bool(i & 1), b"x" * i][i % 4] for i in range(count)}
-    for _ in range(3):
-        decoded = Properties(encode_properties(message, new=True))
-        assert decoded == message
-
-
 # Decoding
 
 
@@ -191,11 +182,7 @@ typed = {
     data=st.data(),
 )
 def test_long_column_equals_the_values_of_the_messages(
-    schema: dict[str, PropertyType],
-    count: int,
-    change: list[tuple[int, int]],
-    data: st.DataObject,
-    new: bool,
+    schema: dict[str, PropertyType], count: int, change: list[tuple[int, int]], data: st.DataObject, new: bool
 ) -> None:
     row = st.fixed_dictionaries({name: typed[kind] for name, kind in schema.items()})
     areas = [

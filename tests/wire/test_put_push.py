@@ -411,9 +411,7 @@ def test_equal_messages_in_a_row_are_read_as_if_alone(parts: list[tuple[bytes, i
         assert caught.value.offset >= len(event)
 
 
-def test_short_series_of_equal_messages_are_copied_a_few_times(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_short_series_of_equal_messages_are_copied_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hostile peer changes the length as soon as the decoder has begun to cut several messages.
 
     The copies cannot be seen from outside but by their time, so the test counts them.

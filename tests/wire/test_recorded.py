@@ -14,14 +14,14 @@ from bmq.wire.ack import decode_acks, encode_acks
 from bmq.wire.confirm import decode_confirms
 from bmq.wire.constants import Compression, EventType, PutFlags
 from bmq.wire.crc import crc32c
-from bmq.wire.event import HEADER_SIZE, pack_event_header, read_event
+from bmq.wire.event import HEADER_SIZE, pack_event_header
 from bmq.wire.message import join_application_data, split_application_data
 from bmq.wire.options import encode_sub_queue_ids
 from bmq.wire.properties import Properties, encode_properties
 from bmq.wire.push import PushMessage, decode_pushes
 from bmq.wire.put import DecodedPut, decode_puts, encode_put, encode_puts
 from tests.sweeps import sweep
-from tests.transcripts import RECORDINGS, Recorded, recorded
+from tests.transcripts import Recorded, recorded
 from tests.wire.messages import encode_confirms, push_message
 
 # zlib-ng produces different, equally good, compressions.
@@ -64,15 +64,6 @@ def close_data(message: DecodedPut | PushMessage) -> bytes:
     return data
 
 
-@sweep("name", RECORDINGS)
-def test_recorded_event_headers_survive_a_round_trip(name: str) -> None:
-    for recording in recorded(recording=name):
-        event = read_event(recording.data)
-        assert (event.type, event.body, event.data) == (recording.type, HEADER_SIZE, recording.data)
-        header = pack_event_header(len(recording.data), event.type, event.type_specific)
-        assert header == recording.data[:HEADER_SIZE]
-
-
 @each(EventType.PUT)
 @pytest.mark.statement("8.1")
 def test_puts_encode_to_the_same_bytes(event: Recorded) -> None:
@@ -80,12 +71,7 @@ def test_puts_encode_to_the_same_bytes(event: Recorded) -> None:
     assert messages
     again = [
         encode_put(
-            m.queue_id,
-            m.guid,
-            close_data(m),
-            flags=m.flags,
-            schema_id=m.schema_id,
-            compression=m.compression,
+            m.queue_id, m.guid, close_data(m), flags=m.flags, schema_id=m.schema_id, compression=m.compression
         )
         for m in messages
     ]

@@ -55,6 +55,7 @@ def test_uris_of_the_grammar_are_parsed(text: str, domain: str, tier: str, queue
         ("bmq://d/٣", "the queue name '٣' must consist"),
         ("bmq://d/" + "q" * 65, "the queue name has 65 characters; at most 64 are allowed"),
         ("bmq://d/q?", r"the only possible query is \?id=APPID, not ''"),
+        ("bmq://d/q?id", r"the only possible query is \?id=APPID, not 'id'"),
         ("bmq://d/q?ID=a", r"the only possible query is \?id=APPID, not 'ID=a'"),
         ("bmq://d/q?id=", "the appId '' must consist of letters, digits, '-', '_' and '.'"),
         ("bmq://d/q?id=a&id=b", "the appId 'a&id=b' must consist"),
