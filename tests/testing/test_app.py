@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import unittest
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -138,14 +137,11 @@ async def _ship_one(app: bmq.App) -> None:
         await test.post(ORDERS, Order(1))
         await test.drained()
         test.assert_posted(SHIPPED, b"shipped 1", count=1, properties={"number": 1})
-
-
-class _InUnittest(unittest.IsolatedAsyncioTestCase):
-    async def runTest(self) -> None:
-        test = await self.enterAsyncContext(TestApp(_shipping()))
-        await test.post(ORDERS, Order(-1))
+        await test.broker.restart()
+        await test.post(ORDERS, Order(2))
         await test.drained()
-        assert [failure.attempt for failure in test.failures] == [1, 2, 3]
+        test.assert_posted(SHIPPED, count=2)
+        assert test.app.session.stats().reconnects == 1
 
 
 def _shipping() -> bmq.App:
@@ -169,14 +165,6 @@ def test_app_runs_on_any_loop_without_a_socket(run: Callable[..., None], no_sock
     assert not no_sockets
 
 
-def test_app_runs_in_an_isolated_test_case() -> None:
-    result = unittest.TestResult()
-    _InUnittest().run(result)
-    assert result.testsRun == 1
-    assert not result.errors
-    assert not result.failures
-
-
 async def test_first_use_of_the_address_opens_a_socket() -> None:
     async with TestApp(_shipping()) as test:
         async with bmq.connect(test.broker.uri) as session:
@@ -197,17 +185,6 @@ async def test_first_use_of_the_address_opens_a_socket() -> None:
         await bmq.connect(uri)
 
 
-async def test_app_survives_a_lost_connection_in_memory() -> None:
-    async with TestApp(_shipping()) as test:
-        await test.post(ORDERS, Order(1))
-        await test.drained()
-        await test.broker.restart()
-        await test.post(ORDERS, Order(2))
-        await test.drained()
-        test.assert_posted(SHIPPED, count=2)
-        assert test.app.session.stats().reconnects == 1
-
-
 async def test_large_messages_pass_in_memory() -> None:
     app = bmq.App()
     sizes: list[int] = []
@@ -226,16 +203,17 @@ async def test_large_messages_pass_in_memory() -> None:
 # ---- time
 
 
-async def test_delay_of_an_hour_takes_no_time_and_is_not_early() -> None:
+@pytest.mark.parametrize(("where", "delay"), [("in memory", 7200), ("on a socket", 200)])
+async def test_delays_take_no_time_and_are_not_early(bmq_broker: Broker, where: str, delay: int) -> None:
     app = _shipping()
     app.mover(f"{ORDERS}.delayed")
-    async with TestApp(app) as test:
-        await test.post(ORDERS, Order(3), delay=7200)
-        await test.post(ORDERS, Order(2), delay=3600)
+    async with TestApp(app, bmq_broker if where == "on a socket" else None) as test:
+        await test.post(ORDERS, Order(3), delay=delay)
+        await test.post(ORDERS, Order(2), delay=delay / 2)
         await test.post(ORDERS, Order(1))
         began = test.now
         await test.drained()
-        assert 7199 < test.now - began < 7300
+        assert delay - 1 < test.now - began < delay + 100
         assert [order.number for order in test.posted(ORDERS, Order)] == [1, 2, 3]
 
 
@@ -256,11 +234,12 @@ async def test_advance_moves_a_clock_that_skips_no_pauses() -> None:
         test.assert_posted(SHIPPED, count=1)
 
 
-async def test_durable_retries_take_no_time() -> None:
+@pytest.mark.parametrize("durable", [False, True])
+async def test_retries_take_no_time_and_are_not_early(durable: bool) -> None:
     app = bmq.App()
     seen: list[float] = []
 
-    @app.consumer(ORDERS, retry=bmq.Backoff(every=50, retries=3, durable=True, then="discard"))
+    @app.consumer(ORDERS, retry=bmq.Backoff(every=50, retries=3, durable=durable, then="discard"))
     async def ship(order: Order) -> None:
         seen.append(test.now)
         raise ConnectionError("away")
@@ -330,17 +309,6 @@ async def test_message_ttl_counts_in_the_time_of_the_test() -> None:
         assert len(test.broker.queues["bmq://bmq.test.ttl.priority/offers"]) == 1
         await test.advance(3)
         assert len(test.broker.queues["bmq://bmq.test.ttl.priority/offers"]) == 0
-
-
-async def test_pauses_take_no_time_with_a_broker_on_a_socket(bmq_broker: Broker) -> None:
-    app = _shipping()
-    app.mover(f"{ORDERS}.delayed")
-    async with TestApp(app, bmq_broker) as test:
-        await test.post(ORDERS, Order(1), delay=200)
-        await test.post(ORDERS, Order(-1))
-        await test.drained()
-        test.assert_posted(SHIPPED, count=1)
-        assert [failure.attempt for failure in test.failures] == [1, 2, 3]
 
 
 async def test_included_apps_share_the_clock_and_have_separate_brokers() -> None:
@@ -416,13 +384,10 @@ async def _not_drained(test: TestApp, *uris: str) -> str:
     return str(caught.value)
 
 
-async def test_queue_without_a_handler_is_named() -> None:
+async def test_a_missing_handler_or_mover_is_explained() -> None:
     async with TestApp(_shipping()) as test:
         await test.post(f"{ORDERS}s", Order(1))
         assert f"the app has no handler for {ORDERS}s; its queues: {ORDERS}" in await _not_drained(test)
-
-
-async def test_delay_without_a_mover_is_explained() -> None:
     async with TestApp(_shipping()) as test:
         await test.post(ORDERS, Order(1), delay=60)
         text = await _not_drained(test)
@@ -517,29 +482,19 @@ async def test_dependencies_are_overridden_for_the_test_only() -> None:
     assert seen == ["fake carrier", "slow carrier"]
 
 
-def other_carrier() -> str:
-    return "nobody's carrier"
-
-
-def inner() -> int:
-    return 1
-
-
-def outer(number: Annotated[int, bmq.Depends(inner)]) -> int:
-    return number
+def service(by: Annotated[str, bmq.Depends(carrier)]) -> str:
+    return by
 
 
 async def test_an_override_that_replaces_nothing_is_refused() -> None:
     app = bmq.App()
 
     @app.consumer(ORDERS)
-    async def ship(
-        order: Order, by: Annotated[str, bmq.Depends(carrier)], n: Annotated[int, bmq.Depends(outer)]
-    ) -> None:
+    async def ship(order: Order, by: Annotated[str, bmq.Depends(service)]) -> None:
         """Ships nothing."""
 
-    with pytest.raises(bmq.UsageError, match=r"overrides replaces other_carrier, .*bmq.Depends"):
-        async with TestApp(app, overrides={other_carrier: carrier}):
+    with pytest.raises(bmq.UsageError, match=r"overrides replaces _shipping, .*bmq.Depends"):
+        async with TestApp(app, overrides={_shipping: carrier}):
             pass
 
     def make() -> Callable[[], str]:
@@ -553,7 +508,7 @@ async def test_an_override_that_replaces_nothing_is_refused() -> None:
         async with TestApp(app, overrides={make(): carrier}):
             pass
     # A dependency of a replaced dependency is not used, and may be replaced all the same.
-    async with TestApp(app, overrides={outer: lambda: 2, inner: lambda: 3, carrier: other_carrier}) as test:
+    async with TestApp(app, overrides={service: lambda: "", carrier: lambda: ""}) as test:
         await test.post(ORDERS, Order(1))
         await test.drained()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -94,12 +93,12 @@ async def test_lost_connection_starts_a_new_order(
     assert check(history).duplicates == {"in hand": 1}
 
 
-async def test_handlers_retries_and_dead_letters_are_followed(
+async def test_handlers_retries_dead_letters_and_replies_are_followed(
     bmq_broker: Broker, bmq_connect: Connect, bmq_new_queue_uri: Callable[..., str]
 ) -> None:
     history = History()
     shop, desk = history.process("shop"), history.process("desk")
-    work, dead = bmq_new_queue_uri(), bmq_new_queue_uri()
+    work, dead, asked = bmq_new_queue_uri(), bmq_new_queue_uri(), bmq_new_queue_uri()
     history.applications(dead, [])
     app = bmq.App(bmq_broker.uri, interceptors=[desk], on_event=desk.on_event)
 
@@ -108,38 +107,25 @@ async def test_handlers_retries_and_dead_letters_are_followed(
         if message.data == b"never" or "bmq_attempts" not in message.properties:
             raise OSError("not now")
 
-    session = await bmq_connect(interceptors=[shop])
-    queue = await session.open_queue(work, write=True)
-    async with app:
-        await queue.post_many([b"never", b"later", b"later"])
-        await eventually(lambda: not history.pending(), 20)
-    verdict = check(history, within=30)
-    assert verdict.handled == {"fail": 5, "ok": 2}
-    assert len([event for event in history.events(op="post", type="invoke") if "letter" in event]) == 1
-
-
-async def test_a_reply_is_matched_with_its_request(
-    bmq_broker: Broker, bmq_connect: Connect, bmq_queue_uri: str
-) -> None:
-    history = History()
-    desk = history.process("desk")
-    app = bmq.App(bmq_broker.uri, interceptors=[desk])
-
-    @app.responder(bmq_queue_uri)
+    @app.responder(asked)
     async def answer(message: bmq.Message) -> bytes:
         if message.data == b"no":
             raise ValueError("no")
         return message.data
 
-    session = await bmq_connect(interceptors=[history.process("shop")])
-    queue = await session.open_queue(bmq_queue_uri, write=True)
+    session = await bmq_connect(interceptors=[shop])
+    queue = await session.open_queue(work, write=True)
+    requests = await session.open_queue(asked, write=True)
     async with app:
-        assert (await queue.request(b"yes", timeout=10)).data == b"yes"
+        assert (await requests.request(b"yes", timeout=10)).data == b"yes"
         with pytest.raises(bmq.RequestFailed):
-            await queue.request(b"no", timeout=10)
-        await eventually(lambda: not history.pending(), 10)
-    check(history)
-    assert len([event for event in history.events(op="post", type="invoke") if "request" in event]) == 2
+            await requests.request(b"no", timeout=10)
+        await queue.post_many([b"never", b"later", b"later"])
+        await eventually(lambda: not history.pending(), 20)
+    verdict = check(history, within=30)
+    assert verdict.handled == {"fail": 5, "ok": 4}
+    posts = list(history.events(op="post", type="invoke"))
+    assert [sum(field in event for event in posts) for field in ("letter", "request")] == [1, 2]
 
 
 async def test_the_buckets_of_a_group_are_recorded(bmq_connect: Connect, bmq_queue_uri: str) -> None:
@@ -233,33 +219,6 @@ def test_histories_of_several_processes_are_merged_by_time(tmp_path: Path) -> No
     verdict = examine([tmp_path / name for name in reversed(names)])
     assert verdict.broken == {"outcome": 1}
     assert verdict.problems[0].lines == ("shop:3",)
-
-
-async def test_a_batch_is_written_at_once(
-    bmq_connect: Connect, bmq_queue_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history = History(tmp_path / "history.jsonl")
-    both = history.process("both")
-    session = await bmq_connect(interceptors=[both])
-    queue = await session.open_queue(bmq_queue_uri, read=True, write=True)
-    writes = 0
-    write = os.write
-
-    def counting(file: int, data: bytes) -> int:
-        nonlocal writes
-        writes += file == history._file
-        return write(file, data)
-
-    monkeypatch.setattr(os, "write", counting)
-    await queue.post_many(b"%d" % number for number in range(1000))
-    received = 0
-    while received < 1000:
-        batch = await queue.receive_many(1000, timeout=10)
-        received += len(batch)
-        batch.confirm()
-    verdict = check(history)
-    assert verdict.events == 4001
-    assert writes < 100
 
 
 def test_a_field_that_is_no_json_is_refused() -> None:

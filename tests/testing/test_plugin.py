@@ -13,7 +13,6 @@ import pytest
 
 import bmq
 from bmq.broker import Broker
-from bmq.events import Reconnected
 from bmq.testing import BackgroundBroker, FaultProxy, fresh_queue_uri
 from tests.sweeps import sweep
 
@@ -164,10 +163,7 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("embedded")
 class TestFixtures:
     async def test_bmq_domain_creates_domains(
-        self,
-        bmq_domain: Callable[..., str],
-        bmq_new_queue_uri: Callable[..., str],
-        bmq_session: bmq.Session,
+        self, bmq_domain: Callable[..., str], bmq_new_queue_uri: Callable[..., str], bmq_session: bmq.Session
     ) -> None:
         domain = bmq_domain("fanout", app_ids=["billing", "audit"], subscriptions={"billing": "paid == 1"})
         uri = bmq_new_queue_uri(domain)
@@ -193,19 +189,6 @@ class TestFixtures:
         with pytest.raises(bmq.UsageError, match=sentence):
             bmq_domain(**arguments)
 
-    async def test_the_session_connects_through_the_proxy(
-        self, bmq_proxy: FaultProxy, bmq_session: bmq.Session, bmq_queue_uri: str
-    ) -> None:
-        queue = await bmq_session.open_queue(bmq_queue_uri, read=True, write=True)
-        events = bmq_session.events()
-        bmq_proxy.cut()
-        async for event in events:
-            if isinstance(event, Reconnected):
-                break
-        await queue.post(b"after", timeout=10)
-        assert (await queue.receive(timeout=10)).data == b"after"
-        assert bmq_proxy.accepted == 2
-
     async def test_a_session_may_bypass_the_proxy(
         self, bmq_proxy: FaultProxy, bmq_broker: Broker, bmq_connect: Callable[..., Any]
     ) -> None:
@@ -227,18 +210,6 @@ class TestOptions:
 
 
 class TestBackgroundBroker:
-    def test_background_broker_is_called_through_its_thread(self) -> None:
-        with BackgroundBroker() as broker:
-            assert broker.call(lambda inner: inner.uri) == broker.uri
-
-            async def names(inner: Broker) -> list[str]:
-                return inner._node.source.names()
-
-            assert "bmq.test.mem.priority" in broker.call(names)
-        with pytest.raises(bmq.StateError, match="not running"):
-            broker.call(lambda inner: inner.uri)
-        broker.stop()
-
     def test_background_broker_can_be_restarted_and_not_started_twice(self) -> None:
         broker = BackgroundBroker()
         for _ in range(2):
@@ -246,6 +217,9 @@ class TestBackgroundBroker:
             with pytest.raises(bmq.StateError, match="is running"):
                 broker.start()
             broker.stop()
+            with pytest.raises(bmq.StateError, match="not running"):
+                broker.call(lambda inner: inner.uri)
+        broker.stop()
 
 
 @sweep("hint", ["test_x[a-1]", "", "ü", "x" * 300])

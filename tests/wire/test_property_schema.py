@@ -204,6 +204,8 @@ def odd_columns(new: bool) -> Iterator[tuple[str, list[bytes], list[bytes]]]:
     for text in ("", "EXPRESS", "a\0b", "äöü", "x" * 24, "x" * 25, "x" * 200):
         texts = [encode_properties({"n": 1, "text": each}, new=new) for each in (text, text[::-1])]
         yield "text", [area + b"payload" for area in texts], []
+    others = [encode_properties({"a": 1, second: 2}, new=new) for second in ("one", "two")]
+    yield "one", others, []
     # Two halves of a character, in neighbouring texts, are not a character.
     halves = [PropertyValue(PropertyType.BINARY, raw) for raw in (b"a\xc3", b"\xa4a")]
     areas = [encode_properties({"text": half}, new=new) for half in halves]
