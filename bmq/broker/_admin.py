@@ -8,7 +8,7 @@ indented JSON, and with the plain text of a refusal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -374,13 +374,12 @@ class _AdminCommands:
     @_command("CLUSTERS CLUSTER <name> QUEUEHELPER")
     def queue_helper(self, _: str) -> Result:
         """Show the domains and the queues that a cluster knows."""
-        domains = {domain.config.name: len(domain.queues) for domain in self._node.domains.values()}
         return {
             "clusterQueueHelper": {
                 "clusterName": _CLUSTER,
                 "domains": [
-                    {"name": name, "numAssignedQueues": count, "loaded": True}
-                    for name, count in domains.items()
+                    {"name": name, "numAssignedQueues": len(domain.queues), "loaded": True}
+                    for name, domain in self._node.domains.items()
                 ],
                 "queues": [{"uri": uri, "partitionId": 0} for uri in self._node.queues],
             }
@@ -629,10 +628,9 @@ def _monitor(subscriber: Subscriber) -> Result:
 
 def _consumer_state(app: AppDelivery) -> Result:
     groups = app.routing.groups
-    status = "alive" if groups else "registered"
     return {
         "appId": printable(app.app_id),
-        "status": status if app.bit else "unauthorized",
+        "status": ("alive" if groups else "registered") if app.bit else "unauthorized",
         "isAtEndOfStorage": app.resume is None and not app.aside and app.queue.position is None,
         "appState": {
             "appId": printable(app.app_id),
@@ -701,9 +699,8 @@ def _content(messages: int, size: int) -> dict[str, int]:
     }
 
 
-def _times(apps: Iterable[AppDelivery]) -> dict[str, int]:
+def _times(apps: Collection[AppDelivery]) -> dict[str, int]:
     """Means and maxima over applications, in nanoseconds."""
-    apps = list(apps)
     values: dict[str, int] = {}
     for name, each in (
         ("queue_queue_time", [app.queue_times for app in apps]),

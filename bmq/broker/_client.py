@@ -21,6 +21,7 @@ from bmq.broker._output import BrokerOutput
 from bmq.broker._queue import BrokerQueue
 from bmq.broker._routing import Subscriber
 from bmq.broker._storage import MessageRecord
+from bmq.broker.domain_config import Mode
 from bmq.errors import InvalidURI, StatusCategory
 from bmq.wire.constants import FIRST_RESERVED_QUEUE_ID, PushFlags
 from bmq.wire.control import (
@@ -58,6 +59,12 @@ _REFUSED = StatusCategory.E_REFUSED
 _UNKNOWN = StatusCategory.E_UNKNOWN
 _REFUSED_ACK = 5
 _NEGATIVE = "No [read|write|admin] Count must be <0"
+#: How a client learns the mode of a queue.
+_ROUTING = {
+    Mode.PRIORITY: RoutingFlags(0),
+    Mode.FANOUT: RoutingFlags.HAS_MULTIPLE_SUB_STREAMS,
+    Mode.BROADCAST: RoutingFlags.AT_MOST_ONCE | RoutingFlags.DELIVER_ALL,
+}
 #: The qId and the subId of a confirmation.
 _STREAM: Final = itemgetter(0, 2)
 
@@ -119,9 +126,10 @@ class ConnectedClient:
             self.node.discard_unused(queue)
             raise
         self._open(queue, wanted, info)
+        routing = RoutingFlags.DELIVER_CONSUMER_PRIORITY | _ROUTING[domain.config.mode]
         return OpenQueueResponse(
             original_request=request,
-            routing_configuration=RoutingConfiguration(flags=_routing_flags(queue)),
+            routing_configuration=RoutingConfiguration(flags=routing),
             deduplication_time_ms=domain.config.deduplication_time_ms,
         )
 
@@ -259,8 +267,7 @@ class ConnectedClient:
 
     def post(self, q_id: int, puts: list[Put], now: float) -> None:
         """Post messages to one queue; see :meth:`BrokerQueue.post`."""
-        if self._ahead:
-            self._ahead.clear()
+        self._ahead.clear()
         handle = self.handles.get(q_id)
         if handle is None:
             self.refuse(q_id, puts)
@@ -517,11 +524,3 @@ def _check_limits(queue: BrokerQueue, wanted: QueueHandleParameters, app_id: str
     if problems:
         text = f"Client would exceed the limit of {' and the limit of '.join(problems)}"
         raise Refused(_UNKNOWN, text, -1)
-
-
-def _routing_flags(queue: BrokerQueue) -> int:
-    if queue.broadcast:
-        return RoutingFlags.AT_MOST_ONCE | RoutingFlags.DELIVER_CONSUMER_PRIORITY | RoutingFlags.DELIVER_ALL
-    if queue.fanout:
-        return RoutingFlags.DELIVER_CONSUMER_PRIORITY | RoutingFlags.HAS_MULTIPLE_SUB_STREAMS
-    return RoutingFlags.DELIVER_CONSUMER_PRIORITY

@@ -46,14 +46,13 @@ class BrokerConnection(asyncio.Protocol):
         self._withheld = False
         # Reading is paused by tests of failures (not _reading; _delayed at first), while the client does not
         # read its data (not _listening), while input waits in the session, and for the rest of a turn of the
-        # event loop after much input (_sated).
+        # event loop after much input (_taken).
         self._reading = True
         self._delayed = False
         self._listening = True
         self._paused = False
-        # Bytes read in this turn of the event loop, and whether they suffice for the turn.
+        # Bytes read in this turn of the event loop.
         self._taken = 0
-        self._sated = False
         self._deadline: float | None = None
 
     # ---- asyncio.Protocol
@@ -85,9 +84,7 @@ class BrokerConnection(asyncio.Protocol):
             if not self._taken:
                 self._scheduler.next_turn(self._end_turn)
             self._taken += len(data)
-            if self._taken > _READ_AT_ONCE and not self._sated:
-                self._sated = True
-                self._update_reading()
+            self._update_reading()
 
     def _end_delay(self) -> None:
         self._delayed = False
@@ -95,7 +92,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def _end_turn(self) -> None:
         """Read again, after other clients were served."""
-        self._taken, self._sated = 0, False
+        self._taken = 0
         self._update_reading()
 
     def _note_deadline(self, session: BrokerSession) -> None:
@@ -181,7 +178,8 @@ class BrokerConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         waiting = self.session is not None and self.session.waiting
-        paused = waiting or self._sated or self._delayed or not (self._reading and self._listening)
+        sated = self._taken > _READ_AT_ONCE
+        paused = waiting or sated or self._delayed or not (self._reading and self._listening)
         if paused is not self._paused:
             self._paused = paused
             if paused:

@@ -35,10 +35,8 @@ _Place = OrderedDict[MessageRecord, int]
 
 def _poison_delay(message: MessageRecord, bit: int) -> float:
     """Return the seconds between redeliveries of a suspected poison message to a consumer; 0 for no delay."""
-    if message.attempts is None:
-        return 0.0
-    left = message.attempts.get(bit)
-    if left is None or left > _HIGH_THRESHOLD:
+    left = (message.attempts or {}).get(bit, math.inf)
+    if left > _HIGH_THRESHOLD:
         return 0.0
     return _LOW_INTERVAL if left > _LOW_THRESHOLD else _HIGH_INTERVAL
 
@@ -231,7 +229,7 @@ class AppDelivery:
 
     def _pause(self) -> None:
         self.paused = True
-        self.queue.node.touch(self.queue, self)
+        self.queue.node.pause(self.queue, self)
 
     def _catch_up(self, message: MessageRecord | None, now: float) -> None:
         """Deliver from this application's position up to the queue's position."""

@@ -115,8 +115,10 @@ class BrokerNode:
         #: Called when deliveries pause: calls :meth:`go_on` after other clients. None: no pauses.
         self.postpone: Callable[[], None] | None = None
         self._pausing = False
-        # In the order of delivery; a queue with unfinished deliveries goes to the end.
+        # In the order of delivery.
         self._touched: OrderedDict[BrokerQueue, dict[AppDelivery, None]] = OrderedDict()
+        #: Touched queues with paused deliveries.
+        self.paused: OrderedDict[BrokerQueue, dict[AppDelivery, None]] = OrderedDict()
         #: Times of the next look at a queue (within a second after activity, then at the next expiry), and of
         #: the next redelivery to an application that waits.
         self.deadlines: Deadlines[BrokerQueue | AppDelivery] = Deadlines()
@@ -198,6 +200,7 @@ class BrokerNode:
         self._unused.pop(queue, None)
         self._idle.pop(queue, None)
         self._touched.pop(queue, None)
+        self.paused.pop(queue, None)
 
     def in_use(self, queue: BrokerQueue) -> None:
         """Note that a client has a queue open."""
@@ -225,32 +228,43 @@ class BrokerNode:
 
     def touch(self, queue: BrokerQueue, app: AppDelivery | None) -> None:
         """Note activity of a queue: the queue and the application may have something to deliver."""
-        apps = self._touched.setdefault(queue, {})
+        apps = (self.paused if queue in self.paused else self._touched).setdefault(queue, {})
         if app is not None:
             apps[app] = None
+
+    def pause(self, queue: BrokerQueue, app: AppDelivery | None) -> None:
+        """Continue deliveries of a queue or an application after other clients were served."""
+        self.paused.setdefault(queue, self._touched.pop(queue, {}))
+        self.touch(queue, app)
 
     def deliver(self, now: float) -> None:
         """Deliver for all queues noted by :meth:`touch`. Call after each chunk of input."""
         self.budget.tick(now)
-        touched = self._touched
-        soon = int(now) + 1  # a message lives whole seconds
-        while touched and not self._pausing:
-            self.enough = self.effort + _EFFORT_AT_ONCE
-            while touched and self.effort <= self.enough:
-                queue, apps = touched.popitem(last=False)
-                if queue.deadline > soon and queue.counts.posted:
-                    self._watch(queue, soon)
-                for app in apps:
-                    app.deliver(now)
-                queue.deliver(now)
-            if touched and self.postpone is not None:
+        self._deliver(self._touched, now)
+        while (self._touched or self.paused) and not self._pausing:
+            if self.postpone is not None:
                 self._pausing = True
                 self.postpone()
+            else:
+                self._deliver(self.paused, now)
+                self._deliver(self._touched, now)
 
     def go_on(self, now: float) -> None:
         """Continue paused deliveries after other clients were served."""
         self._pausing = False
+        self._deliver(self.paused, now)
         self.deliver(now)
+
+    def _deliver(self, queues: OrderedDict[BrokerQueue, dict[AppDelivery, None]], now: float) -> None:
+        self.enough = self.effort + _EFFORT_AT_ONCE
+        soon = int(now) + 1  # a message lives whole seconds
+        while queues and self.effort <= self.enough:
+            queue, apps = queues.popitem(last=False)
+            if queue.deadline > soon and queue.counts.posted:
+                self._watch(queue, soon)
+            for app in apps:
+                app.deliver(now)
+            queue.deliver(now)
 
     # ---- time
 

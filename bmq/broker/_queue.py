@@ -198,7 +198,7 @@ class BrokerQueue:
         cost = sum(app.routing.cost for app in apps)
         while (message := self.position) is not None:
             if cost and node.effort > node.enough:
-                node.touch(self, None)
+                node.pause(self, None)
                 return
             node.effort += cost
             # Confirmed for the last application by its filter, the message has no neighbours any more.
@@ -245,7 +245,10 @@ class BrokerQueue:
         app.queue_times.add(waited)
 
     def serve(self, app: AppDelivery, now: float) -> None:
-        """Deliver one application's waiting messages, then new messages."""
+        """Deliver one application's waiting messages, then new messages; later if the queue is paused."""
+        if self in self.node.paused:
+            self.node.touch(self, app)
+            return
         app.deliver(now)
         if not app.behind:
             self.deliver(now)

@@ -292,8 +292,6 @@ class BrokerSession(Machine):
             self._receive_credentials(event, now)
         elif kind == EventType.HEARTBEAT_REQ:
             self.fire(_I.HEARTBEAT_REQ)
-        elif kind == EventType.HEARTBEAT_RSP and self.state is not _S.CONNECTED:
-            pass  # _cut has recorded the arrival
         else:
             self.fire(_I.OTHER, [event], now)
 

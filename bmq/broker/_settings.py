@@ -14,9 +14,6 @@ from bmq.wire.control import AuthenticationRequest, AuthenticationResponse, Stat
 
 __all__ = ["Action", "ActionKind", "Authentication", "BrokerSettings", "refused"]
 
-BASIC, ANONYMOUS = "BASIC", "ANONYMOUS"
-_UNSUPPORTED, _WRONG = -2, -11
-
 
 @dataclass(frozen=True)
 class Authentication:
@@ -63,9 +60,9 @@ class Authentication:
     def check(self, request: AuthenticationRequest) -> tuple[AuthenticationResponse, str]:
         """Return the answer to credentials, and the name of the user."""
         mechanism = request.mechanism.upper()
-        if mechanism == ANONYMOUS and self.allows_anonymous:
+        if mechanism == "ANONYMOUS" and self.allows_anonymous:
             return AuthenticationResponse(), ""
-        if mechanism == BASIC and self.users:
+        if mechanism == "BASIC" and self.users:
             user, _, password = (request.data or b"").partition(b":")
             name = user.decode("utf-8", "surrogateescape")
             # The time of this comparison does not reveal how much of a password was right.
@@ -73,11 +70,11 @@ class Authentication:
             if hmac.compare_digest(expected, password) and name in self.users:
                 return AuthenticationResponse(lifetime_ms=self.lifetime_ms), name
             return refused(
-                _WRONG,
+                -11,
                 "Failed to authenticate with mechanism 'BASIC'. (rc = -1). Detailed error: "
                 f"Invalid username or password for user '{name}'",
             ), name
-        return refused(_UNSUPPORTED, f"Authentication mechanism '{request.mechanism}' not supported."), ""
+        return refused(-2, f"Authentication mechanism '{request.mechanism}' not supported."), ""
 
 
 def refused(code: int, message: str) -> AuthenticationResponse:

@@ -59,10 +59,9 @@ class MessageRecord:
     @property
     def lookup(self) -> Lookup:
         """The lookup of the message's properties for expressions."""
-        found = self._lookup
-        if found is None:
-            found = self._lookup = property_lookup(self.data, self.flags, self.schema_id)
-        return found
+        if self._lookup is None:
+            self._lookup = property_lookup(self.data, self.flags, self.schema_id)
+        return self._lookup
 
 
 def property_lookup(data: bytes, flags: int, schema_id: int) -> Lookup:

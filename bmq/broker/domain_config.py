@@ -372,7 +372,6 @@ def _parse_subscriptions(parameters: _Object, mode: Mode) -> tuple[AppSubscripti
 # a quota. The ``persistent`` names exist for services with such names in their configuration; the messages
 # are in memory too.
 _GIB = 2**30
-_APPS = ("foo", "bar", "baz")
 
 _PRIORITY = DomainConfig(
     name="",
@@ -381,7 +380,7 @@ _PRIORITY = DomainConfig(
     queue_limits=Limits(2_000_000, 4 * _GIB),
     message_ttl=DEFAULT_TTL,
 )
-_FANOUT = replace(_PRIORITY, mode=Mode.FANOUT, app_ids=_APPS)
+_FANOUT = replace(_PRIORITY, mode=Mode.FANOUT, app_ids=("foo", "bar", "baz"))
 
 
 def builtin_domains() -> dict[str, DomainConfig | Redirect]:
