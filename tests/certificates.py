@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Certificates", "make_certificates"]
+__all__ = ["Certificates", "make_certificate", "make_certificates"]
 
 
 @dataclass
@@ -43,3 +43,16 @@ def make_certificates(directory: Path) -> Certificates:
         signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "extensions")
         openssl("x509", "-req", "-in", f"{name}.csr", *signing, "-out", f"{name}.pem", "-days", "2")
     return Certificates(directory)
+
+
+def make_certificate(key: Path, certificate: Path) -> None:
+    """A certificate of localhost, signed with its own key."""
+    subprocess.run(
+        (
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 "
+            f"-keyout {key} -out {certificate} -subj /CN=localhost "
+            "-addext subjectAltName=DNS:localhost,IP:127.0.0.1"
+        ).split(),
+        check=True,
+        capture_output=True,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from bmq.broker._domain import DomainSource
 from bmq.broker._node import BrokerNode
@@ -15,7 +15,8 @@ from bmq.broker._settings import BrokerSettings
 from bmq.broker.domain_config import DomainConfig, builtin_domains
 from bmq.wire.ack import AckMessage
 from bmq.wire.control import (
-    AuthenticationMessage,
+    AuthenticationRequest,
+    AuthenticationResponse,
     BrokerResponse,
     CloseQueue,
     ConfigureStream,
@@ -34,13 +35,14 @@ from tests.fakes.client import EX, Got, RawClient, open_queue, subscription
 
 __all__ = ["BROADCAST", "EX", "FANOUT", "PRIORITY", "Core", "CoreClient", "domain", "subscription"]
 
+_T = TypeVar("_T")
+
 PRIORITY = "bmq://bmq.test.mem.priority/q"
 FANOUT = "bmq://bmq.test.mem.fanout/q"
 BROADCAST = "bmq://bmq.test.mem.broadcast/q"
 
 
 def domain(base: str = "bmq.test.mem.priority", **changes: Any) -> DomainConfig:
-    """A built-in domain, changed."""
     return replace(builtin_domains()[base], **changes)
 
 
@@ -50,8 +52,7 @@ class Core:
     def __init__(
         self, *domains: DomainConfig, settings: BrokerSettings | None = None, **options: Any
     ) -> None:
-        configured = builtin_domains() | {d.name: d for d in domains}
-        self.source = DomainSource(configured)
+        self.source = DomainSource(builtin_domains() | {each.name: each for each in domains})
         self.node = BrokerNode(self.source, **options)
         self.settings = settings or BrokerSettings()
         self.now = 1000.0
@@ -63,10 +64,22 @@ class Core:
         return CoreClient(self, high_water or self.settings.high_water)
 
     def client(self, features: str = EX, **identity: Any) -> CoreClient:
-        """A client that has negotiated."""
         peer = self.connect()
         peer.negotiate(features, **identity)
         return peer
+
+    def producer(self, uri: str = PRIORITY) -> CoreClient:
+        peer = self.client()
+        assert not isinstance(peer.open(uri, write=True), Status)
+        return peer
+
+    def consumer(self, uri: str = PRIORITY, **limits: Any) -> CoreClient:
+        peer = self.client()
+        peer.consume(uri, **limits)
+        return peer
+
+    def stored(self, uri: str = PRIORITY) -> int:
+        return len(self.node.queues[uri].store)
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
@@ -99,36 +112,37 @@ class CoreClient(RawClient):
             self.session.resume(self.core.now)
 
     def receive(self) -> list[Event]:
-        """Return every event the broker has sent."""
         events, error = self._framer.feed(b"".join(self.output.pieces()))
         assert error is None
         return events
 
+    # What came since the last look: messages, acknowledgements, and all other events.
+
+    def _new(self, found: list[_T]) -> list[_T]:
+        self.take(b"".join(self.output.pieces()))
+        new = found.copy()
+        found.clear()
+        return new
+
     @property
     def pushes(self) -> list[PushMessage]:
-        """The messages pushed since the last look."""
-        self.take(b"".join(self.output.pieces()))
-        found, self._got = self._got, []
-        return found
+        return self._new(self._got)
 
     @property
     def payloads(self) -> list[bytes]:
-        """The payloads of :attr:`pushes`."""
         return [Got(push).payload for push in self.pushes]
 
     @property
     def acks(self) -> list[AckMessage]:
-        """The acknowledgements since the last look."""
-        self.take(b"".join(self.output.pieces()))
-        found, self._answered = self._answered, []
-        return found
+        return self._new(self._answered)
+
+    @property
+    def statuses(self) -> list[int]:
+        return [ack.status for ack in self.acks]
 
     @property
     def others(self) -> list[Event]:
-        """All other events since the last look."""
-        self.take(b"".join(self.output.pieces()))
-        found, self._events = self._events, []
-        return found
+        return self._new(self._events)
 
     # ---- the conversation
 
@@ -139,10 +153,12 @@ class CoreClient(RawClient):
         assert isinstance(response, BrokerResponse)
         return response
 
-    def authenticate(self, message: AuthenticationMessage) -> AuthenticationMessage:
-        self.send(encode_event(message, self.codec))
+    def authenticate(self, request: AuthenticationRequest) -> AuthenticationResponse:
+        self.send(encode_event(request, self.codec))
         (event,) = self.others
-        return decode_event(event, MessageKind.AUTHENTICATION)
+        response = decode_event(event, MessageKind.AUTHENTICATION)
+        assert isinstance(response, AuthenticationResponse)
+        return response
 
     def ask(self, body: ControlBody) -> ControlBody:
         """Send a request and return the answer."""
@@ -153,16 +169,11 @@ class CoreClient(RawClient):
         assert message.body is not None
         return message.body
 
-    def open(
-        self, uri: str, q_id: int = 0, *, read: bool = False, write: bool = False, sub_id: int = 0
-    ) -> ControlBody:
-        return self.ask(open_queue(uri, q_id, read=read, write=write, sub_id=sub_id))
+    def open(self, uri: str, q_id: int = 0, **how: Any) -> ControlBody:
+        return self.ask(open_queue(uri, q_id, **how))
 
-    def close(
-        self, uri: str, q_id: int = 0, *, read: bool = False, write: bool = False, sub_id: int = 0,
-        final: bool = True,
-    ) -> ControlBody:  # fmt: skip
-        wanted = open_queue(uri, q_id, read=read, write=write, sub_id=sub_id).handle_parameters
+    def close(self, uri: str, q_id: int = 0, *, final: bool = True, **how: Any) -> ControlBody:
+        wanted = open_queue(uri, q_id, **how).handle_parameters
         return self.ask(CloseQueue(handle_parameters=wanted, is_final=final))
 
     def configure(
@@ -180,11 +191,9 @@ class CoreClient(RawClient):
         assert not isinstance(answer, Status), answer
 
     def disconnect(self) -> None:
-        """Say goodbye, and go."""
         self.ask(Disconnect())
         self.session.channel_down(self.core.now)
 
     def crash(self) -> None:
-        """Go without a word."""
         self.session.channel_down(self.core.now)
         self.output.discard()

@@ -8,58 +8,49 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bmq._json import orjson
 from bmq.broker._node import Bounds
+from bmq.errors import StatusCategory
 from bmq.wire.constants import Compression, EventType, PutFlags
 from bmq.wire.control import (
     AdminCommand,
     ClientType,
     Codec,
-    ConfigureStream,
     ConfigureStreamResponse,
-    ConsumerInfo,
     ControlMessage,
     Disconnect,
-    Expression,
     OpenQueueResponse,
     Status,
-    StatusCategory,
-    StreamParameters,
-    Subscription,
 )
 from bmq.wire.control_event import encode_event
 from bmq.wire.event import pack_event_header
 from bmq.wire.message import join_application_data
 from bmq.wire.properties import encode_properties
 from bmq.wire.put import encode_put
-from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain, subscription
+from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, subscription
 from tests.fakes.client import open_queue
 from tests.sweeps import sweep
 
 MIB = 2**20
 SMALL = "bmq://bmq.test.small.priority/q"
 AREA = encode_properties({"x": 1}, new=False)
+FLAGS = PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES
 
 
 @functools.cache
-def bomb(size: int) -> bytes:
-    """Return application data of a few kilobytes that become ``size`` bytes: half a second of work."""
-    return zlib.compress(AREA + bytes(size - len(AREA)), 9)
+def bomb() -> bytes:
+    """Application data of a few kilobytes that become 64 MiB: half a second of work."""
+    return zlib.compress(AREA + bytes(64 * MIB - len(AREA)), 9)
 
 
-def bombs(peer: CoreClient, count: int, *, q_id: int = 0, size: int = 64 * MIB) -> int:
+def bombs(peer: CoreClient, count: int, *, q_id: int = 0) -> int:
     """Post messages of an old client that are almost nothing and become large; return the bytes sent."""
-    data = bomb(size)
-    flags = PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES
-    body = b"".join(
-        encode_put(q_id, peer.guids.next(0), data, flags=flags, compression=Compression.ZLIB)
-        for _ in range(count)
-    )
-    event = pack_event_header(8 + len(body), EventType.PUT) + body
-    peer.send(event)
-    return len(event)
+    puts = [encode_put(q_id, peer.guids.next(0), bomb(), FLAGS, 0, Compression.ZLIB) for _ in range(count)]
+    peer.put_encoded(*puts)
+    return sum(map(len, puts))
 
 
 @pytest.fixture
@@ -84,78 +75,50 @@ def inflated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-# ---- decompression
-
-
-def test_posts_to_unopened_queues_are_not_decompressed(inflated: list[int]) -> None:
-    peer = Core().client()
-    bombs(peer, 30, q_id=5)
-    assert [ack.status for ack in peer.acks] == [5] * 30
-    assert not inflated
-
-
-def test_posts_to_full_or_read_only_queues_are_not_decompressed(
-    inflated: list[int],
-) -> None:
+def test_refused_posts_are_not_decompressed(inflated: list[int]) -> None:
+    """To a queue that is not open, open for reading, or full."""
     core = Core()
-    sender, reader = core.client(), core.client()
-    sender.open(SMALL, write=True)
+    sender, reader = core.producer(SMALL), core.client()
     sender.put(b"x" * 5000)
     reader.open(SMALL, read=True)
-    assert [ack.status for ack in sender.acks] == [0]
-    bombs(sender, 3)
-    bombs(reader, 3)
-    assert [ack.status for ack in sender.acks] == [2] * 3
-    assert [ack.status for ack in reader.acks] == [5] * 3
+    assert sender.statuses == [0]
+    for peer, q_id, status in ((sender, 5, 5), (reader, 0, 5), (sender, 0, 2)):
+        bombs(peer, 3, q_id=q_id)
+        assert peer.statuses == [status] * 3
     assert not inflated
 
 
 def test_one_event_decompresses_no_more_than_its_quota_takes(inflated: list[int]) -> None:
-    peer = Core().client()
-    peer.open(SMALL, write=True)
+    peer = Core().producer(SMALL)
     bombs(peer, 30)
-    assert [ack.status for ack in peer.acks] == [0] + [2] * 29, "one message may exceed the quota"
+    assert peer.statuses == [0] + [2] * 29, "one message may exceed the quota"
     assert sum(inflated) <= 65 * MIB
 
 
 def test_decompressed_bytes_are_a_bounded_multiple_of_received_bytes(inflated: list[int]) -> None:
     core = Core()
-    peers = [core.client() for _ in range(3)]
-    sent = 0
-    for peer in peers:
-        peer.open(PRIORITY, write=True)
-        sent += bombs(peer, 10)
+    core.advance(0)
+    peers = [core.producer() for _ in range(3)]
+    sent = sum(bombs(peer, 10) for peer in peers)
     assert sum(inflated) <= 64 * MIB + 32 * sent, "all clients together"
-    statuses = [ack.status for peer in peers for ack in peer.acks]
+    statuses = [status for peer in peers for status in peer.statuses]
     assert statuses[0] == 0
     assert set(statuses[2:]) == {2}, "refused as by a quota: to be tried again later"
-    assert len(core.node.queues[PRIORITY].store) < 3
-
-
-def test_the_reserve_fills_up_again() -> None:
-    core = Core()
-    peer = core.client()
-    peer.open(PRIORITY, write=True)
-    bombs(peer, 6)
-    assert peer.acks[-1].status == 2
-    core.advance(0)
+    assert core.stored() < 3
     core.advance(2)
-    bombs(peer, 1)
-    assert [ack.status for ack in peer.acks] == [0]
+    bombs(peers[0], 1)
+    assert peers[0].statuses == [0], "the reserve is full again"
 
 
 def test_usual_compression_is_never_refused() -> None:
     """Payloads compressed to a tenth, hundreds of megabytes in total."""
     core = Core()
-    sender = core.client()
-    sender.open(PRIORITY, write=True)
+    sender = core.producer()
     payload = b"".join(b"%06d and the same text again and again\n" % n for n in range(100_000))
     data, compression = join_application_data(payload, AREA, new=False, compression=Compression.ZLIB)
-    flags = PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES
     for _ in range(100):
-        put = encode_put(0, sender.guids.next(0), data, flags=flags, compression=compression)
-        sender.send(pack_event_header(8 + len(put), EventType.PUT) + put)
-    assert {ack.status for ack in sender.acks} == {0}
+        sender.put_encoded(encode_put(0, sender.guids.next(0), data, FLAGS, 0, compression))
+    assert set(sender.statuses) == {0}
     message = core.node.queues[PRIORITY].store.first
     assert message is not None
     assert message.compression == Compression.NONE
@@ -166,10 +129,9 @@ def test_usual_compression_is_never_refused() -> None:
 @pytest.mark.parametrize("new", [False, True])
 def test_large_compressed_messages_arrive(size: int, new: bool) -> None:
     core = Core()
-    sender, reader, old = core.client(), core.connect(high_water=10**9), core.connect(high_water=10**9)
+    sender, reader, old = core.producer(), core.connect(high_water=10**9), core.connect(high_water=10**9)
     reader.negotiate()
     old.negotiate("PROTOCOL_ENCODING:JSON")
-    sender.open(PRIORITY, write=True)
     reader.consume(PRIORITY)
     old.consume(f"{PRIORITY}2", 1)
     sender.open(f"{PRIORITY}2", 1, write=True)
@@ -177,13 +139,12 @@ def test_large_compressed_messages_arrive(size: int, new: bool) -> None:
     area = encode_properties({"x": 1}, new=new)
     data, used = join_application_data(bytes(size), area, new=new, compression=Compression.ZLIB)
     assert used == Compression.ZLIB
-    flags = PutFlags.ACK_REQUESTED | PutFlags.MESSAGE_PROPERTIES
     for _ in range(2):
         for q_id, peer in enumerate((reader, old)):
             core.advance(1)
             guid = sender.guids.next(0)
-            sender.put_encoded(encode_put(q_id, guid, data, flags, int(new), used))
-            assert [ack.status for ack in sender.acks] == [0]
+            sender.put_encoded(encode_put(q_id, guid, data, FLAGS, int(new), used))
+            assert sender.statuses == [0]
             assert [len(payload) for payload in peer.payloads] == [size]
             peer.confirm(guid, q_id=q_id)
 
@@ -215,19 +176,6 @@ def test_only_messages_may_be_large() -> None:
         assert not peer.session.closed
 
 
-def test_counts_of_readers_and_writers_stay_correct() -> None:
-    core = Core(domain(max_consumers=2, max_producers=2))
-    one, two = core.client(), core.client()
-    for _ in range(3):
-        for peer in (one, two):
-            assert isinstance(peer.open(PRIORITY, read=True, write=True), OpenQueueResponse)
-        assert isinstance(core.client().open(PRIORITY, write=True), Status)
-        assert isinstance(core.client().open(PRIORITY, read=True), Status)
-        one.close(PRIORITY, read=True, write=True, final=False)
-        two.crash()
-        two = core.client()
-
-
 # ---- many queues
 
 
@@ -245,130 +193,99 @@ def test_a_connection_has_a_limited_number_of_queues() -> None:
     assert isinstance(peer.open(PRIORITY, 0, write=True), OpenQueueResponse), "one it has already"
     peer.close(f"{PRIORITY}2", 2, read=True)
     assert isinstance(peer.open(f"{PRIORITY}3", 3, read=True), OpenQueueResponse)
-    assert f"{PRIORITY}4" not in core.node.queues
 
 
 def test_the_broker_has_a_limited_number_of_queues() -> None:
     core = Core(bounds=Bounds(queues=2))
-    for number in (1, 2):
-        assert isinstance(core.client().open(f"{PRIORITY}{number}", write=True), OpenQueueResponse)
+    core.producer(f"{PRIORITY}1")
+    core.producer(f"{PRIORITY}2")
     refusal = core.client().open(f"{FANOUT}?id=foo", read=True)
-    assert refusal == Status(
-        category=StatusCategory.E_REFUSED, code=-205, message="maximum number of queues reached"
-    )
-    assert isinstance(core.client().open(f"{PRIORITY}1", write=True), OpenQueueResponse)
+    text = "maximum number of queues reached"
+    assert refusal == Status(category=StatusCategory.E_REFUSED, code=-205, message=text)
+    core.producer(f"{PRIORITY}1")
 
 
 def test_unused_abandoned_queues_are_forgotten_first() -> None:
     core = Core(bounds=Bounds(idle_queues=3))
     peer = core.client()
-    for number in range(1, 10):
-        uri = f"{PRIORITY}{number}"
-        peer.open(uri, number, write=True)
-        if number in (1, 2):
-            peer.put(b"m", q_id=number)
-        peer.close(uri, number, write=True)
-    assert [uri.removeprefix(PRIORITY) for uri in core.node.queues] == ["1", "2", "7", "8", "9"]
+
+    def pass_by(*numbers: int, posts: bool) -> None:
+        for number in numbers:
+            peer.open(f"{PRIORITY}{number}", number, write=True)
+            if posts:
+                peer.put(b"m", q_id=number)
+            peer.close(f"{PRIORITY}{number}", number, write=True)
+
+    def known() -> str:
+        return " ".join(uri.removeprefix(PRIORITY) for uri in core.node.queues)
+
+    pass_by(1, 2, posts=True)
+    pass_by(3, 4, 5, 6, 7, posts=False)
+    assert known() == "1 2 5 6 7", "the queues with messages do not count"
     core.advance(302)
-    assert [uri.removeprefix(PRIORITY) for uri in core.node.queues] == ["1", "2", "9"], "they are empty now"
+    assert known() == "1 2 7", "they are empty now"
     peer.open(f"{PRIORITY}1", 1, write=True)
-    for number in (20, 21, 22, 23):
-        peer.open(f"{PRIORITY}{number}", number, write=True)
-        peer.put(b"m", q_id=number)
-        core.node.queues[f"{PRIORITY}{number}"].purge()
-        peer.close(f"{PRIORITY}{number}", number, write=True)
-    assert f"{PRIORITY}1" in core.node.queues, "somebody has it open"
-    assert [uri.removeprefix(PRIORITY) for uri in core.node.queues] == ["1", "21", "22", "23"]
-
-
-# ---- work a request
-
-
-def subscriptions(count: int, consumers: int = 1) -> ConfigureStream:
-    consumer = ConsumerInfo(10, 1000, 0, 1)
-    return ConfigureStream(
-        q_id=0,
-        stream_parameters=StreamParameters(
-            subscriptions=tuple(
-                Subscription(
-                    s_id=number,
-                    expression=Expression(version=1, text=f"x == {number}"),
-                    consumers=(consumer,) * consumers,
-                )
-                for number in range(1, count + 1)
-            )
-        ),
-    )
+    pass_by(20, 21, 22, 23, posts=True)
+    core.advance(302)
+    assert known() == "1 21 22 23", "one is open"
 
 
 def test_a_consumer_has_a_limited_number_of_subscriptions() -> None:
     core = Core(bounds=Bounds(subscriptions=5))
-    sender, reader = core.client(), core.client()
-    sender.open(PRIORITY, write=True)
+    reader = core.client()
     reader.open(PRIORITY, read=True)
-    assert isinstance(reader.ask(subscriptions(5)), ConfigureStreamResponse)
-    for request in (subscriptions(6), subscriptions(2, consumers=3)):
-        refusal = reader.ask(request)
+    wanted = [subscription(number, f"x == {number}") for number in range(1, 7)]
+    shared = [msgspec.structs.replace(each, consumers=each.consumers * 3) for each in wanted[:2]]
+    assert isinstance(reader.configure(*wanted[:5]), ConfigureStreamResponse)
+    for many in (wanted, shared):
+        refusal = reader.configure(*many)
         assert isinstance(refusal, Status)
         assert refusal.category is StatusCategory.E_REFUSED
         assert "6 subscriptions" in refusal.message
         assert "5" in refusal.message
-    sender.put(b"m", properties={"x": 5})
+    core.producer().put(b"m", properties={"x": 5})
     assert reader.payloads == [b"m"], "what was configured before stays"
 
 
-@pytest.fixture
-def listing() -> tuple[Core, CoreClient]:
-    core = Core(bounds=Bounds(listed=10))
-    sender = core.client()
-    sender.open(PRIORITY, write=True)
-    sender.put(*(b"%d" % n for n in range(25)))
-    return core, sender
-
-
-@pytest.mark.parametrize(
-    ("words", "count"),
-    [("0 10", 10), ("20 UNLIMITED", 5), ("-5 10", 5), ("15 -10", 10), ("30 5", 0), (f"{2**62} 1", 0)],
+@sweep(
+    "words, count",
+    [
+        *(("0 10", 10), ("20 UNLIMITED", 5), ("-5 10", 5), ("15 -10", 10), ("30 5", 0), (f"{2**62} 1", 0)),
+        ("0 11", None),
+    ],
 )
-def test_messages_are_listed_up_to_a_limit(listing: tuple[Core, CoreClient], words: str, count: int) -> None:
-    core, _ = listing
+def test_messages_are_listed_up_to_a_limit(words: str, count: int | None) -> None:
+    core = Core(bounds=Bounds(listed=10))
+    core.producer().put(*(b"%d" % n for n in range(25)))
     command = f"ENCODING JSON_COMPACT DOMAINS DOMAIN bmq.test.mem.priority QUEUE q LIST {words}"
-    answer = orjson.loads(core.node.admin(command, core.now))["queueContents"]
-    assert len(answer["messages"]) == count
-    assert answer["totalQueueMessages"] == 25
+    answer = orjson.loads(core.node.admin(command, core.now))
+    if count is None:
+        assert "11 messages exceed this broker's limit of 10" in answer["error"]["message"]
+        return
+    assert len(answer["queueContents"]["messages"]) == count
+    assert answer["queueContents"]["totalQueueMessages"] == 25
 
 
 def test_other_clients_are_served_between_two_admin_commands() -> None:
     core = Core()
     admin = core.connect()
     admin.negotiate(client_type=ClientType.E_TCPADMIN)
-    requests = [
-        encode_event(ControlMessage(r_id=r_id, body=AdminCommand(command="HELP")), Codec.JSON)
-        for r_id in range(5)
-    ]
-    admin.session.receive(b"".join(requests), core.now)
-    turns = 0
-    while admin.session.waiting:
+    request = ControlMessage(r_id=1, body=AdminCommand(command="HELP"))
+    admin.session.receive(encode_event(request, Codec.JSON) * 5, core.now)
+    for left in range(4, -1, -1):
         assert len(admin.others) == 1
+        assert admin.session.waiting is (left > 0)
         admin.session.resume(core.now)
-        turns += 1
-    assert turns == 4
-    assert len(admin.others) == 1
 
 
 def test_other_clients_are_served_between_a_thousand_ordered_requests() -> None:
     core = Core()
     peer = core.client()
-    opens = b"".join(
-        encode_event(
-            ControlMessage(
-                r_id=q_id,
-                body=open_queue(f"{PRIORITY}{q_id}", q_id, write=True),
-            ),
-            Codec.JSON,
-        )
+    requests = [
+        ControlMessage(r_id=q_id, body=open_queue(f"{PRIORITY}{q_id}", q_id, write=True))
         for q_id in range(1, 1001)
-    )
+    ]
+    opens = b"".join(encode_event(request, Codec.JSON) for request in requests)
     put = encode_put(1000, peer.guids.next(0), b"m", flags=PutFlags.ACK_REQUESTED)
     goodbye = encode_event(ControlMessage(r_id=1001, body=Disconnect()), Codec.JSON)
     peer.session.receive(opens + pack_event_header(8 + len(put), EventType.PUT) + put + goodbye, core.now)
@@ -376,7 +293,7 @@ def test_other_clients_are_served_between_a_thousand_ordered_requests() -> None:
     while peer.session.waiting:
         peer.session.resume(core.now)
     assert len(core.node.queues) == 1000
-    assert [ack.status for ack in peer.acks] == [0]
+    assert peer.statuses == [0]
     assert len(peer.others) == 1001
 
 
@@ -388,34 +305,28 @@ def test_an_oversized_admin_command_is_refused(words: str) -> None:
     assert len(answer) < 200
 
 
-# ---- names and numbers that mean harm
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    secret = {"redirect": "secret-target", "password": "secret"}
-    (tmp_path / "outside.json").write_bytes(orjson.dumps(secret))
-    (tmp_path / "etc" / "domains").mkdir(parents=True)
-    (tmp_path / "etc" / "secret.json").write_bytes(orjson.dumps({"definition": {"parameters": "secret"}}))
-    (tmp_path / "etc" / "domains" / "leading.json").write_bytes(orjson.dumps({"redirect": "../secret"}))
-    return tmp_path / "etc"
-
-
-@pytest.mark.parametrize(
-    "name", ["../secret", "../../outside", "./../secret", "..\\secret", "\0", "x/../../secret", "leading"]
+@sweep(
+    "name",
+    [
+        *("../secret", "../../outside", "./../secret", "..\\secret", "\0", "x/../../secret"),
+        *("leading", "{}/secret"),
+    ],
 )
-@pytest.mark.parametrize("command", ["DOMAINS DOMAIN {} INFOS", "DOMAINS RECONFIGURE {}"])
-def test_no_file_outside_the_directory_is_read(directory: Path, name: str, command: str) -> None:
+def test_no_file_outside_the_directory_is_read(tmp_path: Path, name: str) -> None:
     core = Core()
     core.source.configured.clear()
-    core.source.directory = directory
-    for encoding in ("", "ENCODING JSON_COMPACT "):
-        answer = core.node.admin(encoding + command.format(name), core.now)
-        assert "doesn't exist" in answer
-        assert "secret-target" not in answer
-        assert "parameters" not in answer
-    absolute = core.node.admin(command.format(directory / "secret"), core.now)
-    assert "doesn't exist" in absolute
+    core.source.directory = directory = tmp_path / "etc"
+    (directory / "domains").mkdir(parents=True, exist_ok=True)
+    secret = {"redirect": "secret-target", "definition": {"parameters": "secret"}}
+    for file in (tmp_path / "outside.json", directory / "secret.json"):
+        file.write_bytes(orjson.dumps(secret))
+    (directory / "domains" / "leading.json").write_bytes(orjson.dumps({"redirect": "../secret"}))
+    for command in ("DOMAINS DOMAIN {} INFOS", "DOMAINS RECONFIGURE {}"):
+        for encoding in ("", "ENCODING JSON_COMPACT "):
+            answer = core.node.admin(encoding + command.format(name.format(directory)), core.now)
+            assert "doesn't exist" in answer
+            assert "secret-target" not in answer
+            assert "parameters" not in answer
 
 
 def test_client_violations_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -440,10 +351,7 @@ def searching(count: int) -> tuple[Core, CoreClient, list[None]]:
     core = Core()
     turns: list[None] = []
     core.node.postpone = lambda: turns.append(None)
-    sender, reader = core.client(), core.client()
-    sender.open(PRIORITY, write=True)
-    reader.open(PRIORITY, read=True)
-    reader.configure(subscription(1, "x == -1"))
+    sender, reader = core.producer(), core.consumer(text="x == -1")
     for first in range(0, count, 100):
         sender.put(*(b"%d" % n for n in range(first, first + 99)), properties={"x": -5})
         sender.put(b"%d" % (first + 99), properties={"x": 7})
@@ -458,8 +366,7 @@ def searching(count: int) -> tuple[Core, CoreClient, list[None]]:
 
 def test_other_clients_are_served_during_the_search_of_a_backlog() -> None:
     core, reader, turns = searching(2000)
-    other = core.client()
-    other.open(f"{PRIORITY}2", write=True)
+    other, watcher = core.producer(f"{PRIORITY}2"), core.consumer(f"{PRIORITY}2", text="x == 1")
     found = list(reader.payloads)
     rounds = 0
     while turns:
@@ -468,8 +375,8 @@ def test_other_clients_are_served_during_the_search_of_a_backlog() -> None:
         began = core.node.effort
         core.node.go_on(core.now)
         assert core.node.effort - began < 60_000
-        other.put(b"m")
-        assert [ack.status for ack in other.acks] == [0]
+        other.put(b"m", properties={"x": 1})
+        assert (other.statuses, watcher.payloads) == ([0], [b"m"])
         found += reader.payloads
         rounds += 1
     assert rounds > 10
@@ -478,17 +385,11 @@ def test_other_clients_are_served_during_the_search_of_a_backlog() -> None:
 
 def test_new_messages_wait_while_a_backlog_is_searched() -> None:
     core, reader, turns = searching(1000)
-    sender = core.client()
-    sender.open(PRIORITY, write=True)
-    sender.put(b"new", properties={"x": 7})
-    found = list(reader.payloads)
-    assert b"new" not in found
-    late = core.client()
-    late.open(PRIORITY, read=True)
-    late.configure(subscription(1, "x == -5"))
+    core.producer().put(b"new", properties={"x": 7})
+    assert b"new" not in reader.payloads
+    late = core.consumer(text="x == -5")
     reader.crash()
-    reader = core.client()
-    reader.consume(PRIORITY, text="x == 7")
+    reader = core.consumer(text="x == 7")
     while turns:
         turns.clear()
         core.node.go_on(core.now)

@@ -23,7 +23,7 @@ from bmq.broker import DomainConfig, Limits, Mode
 from bmq.cli import main
 from bmq.console import Console, Embedded, RemoteBroker, beside, taking
 from bmq.conventions import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_GUID, DEAD_QUEUE, DESTINATION, DUE, ORIGIN
-from tests.broker.test_server import make_certificate
+from tests.certificates import make_certificate
 from tests.console.conftest import ORDERS, PRICES, Serve, Web
 from tests.fakes import cluster as recorded
 from tests.fakes.cluster import RecordedCluster
