@@ -144,7 +144,6 @@ class AppDelivery:
         resume: first message not yet considered, if the application is behind the queue's position.
         redelivery: messages whose consumer has left.
         aside: messages skipped because no consumer could take the message.
-        paused: whether deliveries are paused to give the remaining clients a turn.
         queue_times: times from the arrival of a message to its delivery.
         confirm_times: times from delivery to confirmation.
     """
@@ -157,7 +156,6 @@ class AppDelivery:
     resume: MessageRecord | None = None
     redelivery: WaitingMessages = field(default_factory=WaitingMessages)
     aside: WaitingMessages = field(default_factory=WaitingMessages)
-    paused: bool = False
     queue_times: WaitingTimes = field(default_factory=WaitingTimes)
     confirm_times: WaitingTimes = field(default_factory=WaitingTimes)
     _routing: Routing = NOBODY
@@ -170,7 +168,7 @@ class AppDelivery:
     @property
     def behind(self) -> bool:
         """Whether new messages must wait for older ones."""
-        return self.resume is not None or len(self.redelivery) > 0 or self.paused
+        return self.resume is not None or len(self.redelivery) > 0
 
     @property
     def routing(self) -> Routing:
@@ -195,12 +193,11 @@ class AppDelivery:
     def deliver(self, now: float) -> None:
         """Deliver waiting messages while consumers have room; pause to give the remaining clients a turn."""
         self.queue.node.deadlines.discard(self)
-        self.paused = False
         if not self.bit or not (self.behind or self.aside) or not self.routing.groups:
             return
         if self._offer(self.redelivery, now):
             self._offer(self.aside, now)
-        if not self.redelivery and self.resume is not None and not self.paused:
+        if not self.redelivery and self.resume is not None:
             self._catch_up(self.resume, now)
 
     def _offer(self, backlog: WaitingMessages, now: float) -> bool:
@@ -220,16 +217,12 @@ class AppDelivery:
             if isinstance(selected, tuple):
                 backlog.wait(message, selected)
                 if node.effort > node.enough:
-                    self._pause()
+                    node.pause(self.queue, self)
                     return False
             else:
                 backlog.discard(message)
                 self._send(selected, message, now)
         return True
-
-    def _pause(self) -> None:
-        self.paused = True
-        self.queue.node.pause(self.queue, self)
 
     def _catch_up(self, message: MessageRecord | None, now: float) -> None:
         """Deliver from this application's position up to the queue's position."""
@@ -241,7 +234,7 @@ class AppDelivery:
             if message.pending & bit:
                 if cost and node.effort > node.enough:
                     self.resume = message
-                    self._pause()
+                    node.pause(self.queue, self)
                     return
                 node.effort += cost
                 selected = self.routing.select(message)

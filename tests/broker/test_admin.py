@@ -100,12 +100,6 @@ def test_invalid_commands_are_refused(core: Core, command: str, answer: str) -> 
     assert tell(core, command) == {"error": {"message": answer}}
 
 
-def test_json_is_printed_as_requested(core: Core) -> None:
-    text = say(core, "ENCODING JSON_PRETTY DOMAINS DOMAIN bmq.test.mem.priority INFOS")
-    assert text.startswith('{\n  "domainInfo"')
-    assert say(core, "DOMAINS DOMAIN bmq.test.mem.priority INFOS") == text
-
-
 def test_an_admin_session_serves_no_queues(core: Core) -> None:
     peer = core.connect()
     peer.negotiate(client_type=ClientType.E_TCPADMIN)

@@ -15,13 +15,10 @@ from bmq.wire.control import (
     Subscription,
 )
 from bmq.wire.push import decode_pushes
-from tests.broker.core import FANOUT, PRIORITY, Core, CoreClient, domain, subscription
+from tests.broker.core import BROADCAST, FANOUT, PRIORITY, Core, CoreClient, domain, subscription
 from tests.sweeps import sweep
 
 RDA = "bmq://bmq.test.rda.priority/q"
-
-
-# ---- limits of consumers
 
 
 def pair(**limits: int) -> tuple[Core, CoreClient, CoreClient]:
@@ -48,6 +45,18 @@ def test_bulk_output_is_divided_into_events_of_a_megabyte() -> None:
     assert [data[:100_000] for data in arrived] == payloads
 
 
+def test_a_client_that_does_not_read_gets_no_more_than_the_high_water_mark() -> None:
+    core = Core()
+    slow = core.connect(high_water=100_000)
+    slow.negotiate()
+    slow.consume(PRIORITY, messages=10_000, size=10**9)
+    core.producer().put(*[b"x" * 1000] * 300)
+    for _ in range(2):
+        assert 90 < len(slow.pushes) < 110
+        slow.output.accept(True)  # what the transport does when the client has read
+        core.node.deliver(core.now)
+
+
 def test_delivery_resumes_when_both_counters_have_fallen() -> None:
     _, reader, writer = pair(messages=10, size=100)
     guids = writer.put(b"x" * 90, b"x" * 10, b"z")
@@ -67,9 +76,6 @@ def test_any_change_of_consumers_resumes_delivery_below_the_limit() -> None:
     assert len(reader.pushes) == 0
     core.consumer(priority=0)
     assert len(reader.pushes) == 1
-
-
-# ---- the choice of a consumer
 
 
 def test_a_message_put_aside_goes_before_newer_ones_to_each_group_that_was_full() -> None:
@@ -93,6 +99,15 @@ def test_equal_means_byte_equal_and_evaluation_is_greedy() -> None:
     peers = [core.consumer(text=text) for text in ("x == 1", "x == 1", "x==1")]
     core.producer().put(*[b"m"] * 12, properties={"x": 1})
     assert [len(peer.payloads) for peer in peers] == [6, 6, 0]
+
+
+def test_a_broadcast_message_comes_once_to_a_consumer_with_two_subscriptions() -> None:
+    core = Core()
+    reader = core.client()
+    reader.open(BROADCAST, read=True)
+    reader.configure(subscription(1, "x == 1"), subscription(2, "x > 0"))
+    core.producer(BROADCAST).put(b"m", properties={"x": 1})
+    assert reader.payloads == [b"m"]
 
 
 def test_only_the_consumers_of_the_highest_priority_count_for_turns() -> None:
@@ -137,9 +152,6 @@ def test_the_last_subscription_of_an_application_counts() -> None:
     for x in (1, 2):
         sender.put(b"%d" % x, properties={"x": x})
     assert reader.payloads == [b"2"]
-
-
-# ---- consumers that leave
 
 
 def suspected(count: int, **changes: int) -> tuple[Core, CoreClient, list[bytes]]:

@@ -149,9 +149,6 @@ def test_large_compressed_messages_arrive(size: int, new: bool) -> None:
             peer.confirm(guid, q_id=q_id)
 
 
-# ---- memory before and after the handshake
-
-
 @sweep("size", [65_537, MIB, 68 * MIB, 2**31 - 1])
 def test_unidentified_clients_may_send_a_few_kilobytes(size: int) -> None:
     peer = Core().connect()
@@ -176,9 +173,6 @@ def test_only_messages_may_be_large() -> None:
         assert not peer.session.closed
 
 
-# ---- many queues
-
-
 def test_a_connection_has_a_limited_number_of_queues() -> None:
     core = Core(bounds=Bounds(queues_per_connection=3))
     peer = core.client()
@@ -188,6 +182,7 @@ def test_a_connection_has_a_limited_number_of_queues() -> None:
     assert isinstance(refusal, Status)
     assert refusal.category is StatusCategory.E_REFUSED
     assert "3 queues" in refusal.message
+    assert f"{PRIORITY}3" not in core.node.queues
     another_app = peer.open(f"{FANOUT}?id=bar", 1, read=True, sub_id=7)
     assert isinstance(another_app, Status)
     assert isinstance(peer.open(PRIORITY, 0, write=True), OpenQueueResponse), "one it has already"
@@ -330,7 +325,8 @@ def test_no_file_outside_the_directory_is_read(tmp_path: Path, name: str) -> Non
 
 
 def test_client_violations_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    peer = Core().client()
+    core = Core()
+    peer = core.client()
     peer.send((pack_event_header(12, EventType.CONTROL, 0x20) + b"\0\0\0\4") * 150)
     peer.send((pack_event_header(12, EventType.PUT) + b"\0\0\0\4") * 150)
     assert 2 <= len(caplog.records) <= 25
@@ -341,12 +337,11 @@ def test_client_violations_do_not_fill_the_log(caplog: pytest.LogCaptureFixture)
         assert isinstance(peer.open(f"{FANOUT}?id=app{number}", number, read=True), OpenQueueResponse)
     assert 2 <= len(caplog.records) <= 25
     assert "more like this are left out" in caplog.messages[-1]
+    peer.crash()
+    assert len(core.node.queues[FANOUT].apps) == 3, "and leave nothing behind"
 
 
-# ---- a large backlog
-
-
-def searching(count: int) -> tuple[Core, CoreClient, list[None]]:
+def searching(count: int, messages: int = 1000) -> tuple[Core, CoreClient, list[None]]:
     """Make a consumer with many expressions search for its messages among many others."""
     core = Core()
     turns: list[None] = []
@@ -359,7 +354,7 @@ def searching(count: int) -> tuple[Core, CoreClient, list[None]]:
         turns.clear()
         core.node.go_on(core.now)
     # Plain equalities would be one lookup.
-    wanted = [subscription(n, f"!(x != {n})") for n in range(1, 501)]
+    wanted = [subscription(n, f"!(x != {n})", messages=messages) for n in range(1, 501)]
     assert isinstance(reader.configure(*wanted), ConfigureStreamResponse)
     return core, reader, turns
 
@@ -396,3 +391,23 @@ def test_new_messages_wait_while_a_backlog_is_searched() -> None:
     expected = [b"%d" % n for n in range(99, 1000, 100)]
     assert reader.payloads == [*expected, b"new"]
     assert late.payloads == [b"%d" % n for n in range(1000) if n % 100 != 99]
+
+
+def test_new_messages_for_many_expressions_are_delivered_in_several_turns() -> None:
+    core, reader, turns = searching(0)
+    core.producer().put(*[b"m"] * 300, properties={"x": 7})
+    assert 0 < len(reader.pushes) < 300
+    while turns:
+        turns.clear()
+        core.node.go_on(core.now)
+    assert core.node.queues[PRIORITY].counts.pushed == 300
+
+
+def test_a_confirmation_does_not_hasten_a_paused_search() -> None:
+    core, reader, _ = searching(1000, messages=1)
+    core.node.go_on(core.now)
+    (first,) = reader.pushes
+    core.producer(f"{PRIORITY}2").put(b"m")
+    began = core.node.effort
+    reader.confirm(first.guid)
+    assert core.node.effort == began

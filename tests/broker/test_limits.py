@@ -18,9 +18,6 @@ def reconfigure(core: Core, **changes: object) -> None:
     assert '"success"' in core.node.admin(f"DOMAINS RECONFIGURE {NAME}", core.now)
 
 
-# ---- quotas
-
-
 def test_messages_are_checked_before_bytes_and_the_queue_before_the_domain() -> None:
     core = Core(domain(queue_limits=Limits(0, 0), domain_limits=Limits(100, 0)))
     sender, other = core.producer(), core.producer(f"{PRIORITY}2")
@@ -39,9 +36,6 @@ def test_quotas_of_a_domain_follow_its_new_configuration() -> None:
         for q_id in (0, 1):
             sender.put(b"m", q_id=q_id)
         assert sender.statuses == statuses
-
-
-# ---- TTL
 
 
 def test_messages_expire_after_more_than_the_whole_seconds_of_the_ttl() -> None:
@@ -72,9 +66,6 @@ def test_shorter_ttl_applies_to_stored_messages() -> None:
     reconfigure(core, message_ttl=5)
     core.advance(1)
     assert core.stored() == 0
-
-
-# ---- deduplication
 
 
 @sweep(
@@ -153,9 +144,6 @@ def test_each_post_of_a_guid_is_answered(uri: str, guids: str, expected: str) ->
     sender = Core().producer(uri)
     sender.put(*[b"m"] * len(guids), guids=[each.encode() * 16 for each in guids])
     assert " ".join(sorted(f"{ack.guid[:1].decode()}{ack.status}" for ack in sender.acks)) == expected
-
-
-# ---- open queues
 
 
 def test_max_consumers_limits_each_application() -> None:

@@ -64,11 +64,12 @@ def test_guids_take_little_memory_and_none_after_their_window() -> None:
         tracemalloc.stop()
 
 
-def test_memory_of_a_client_is_freed_with_it() -> None:
+@pytest.mark.parametrize("confirmed", [5, 10])
+def test_memory_of_a_client_is_freed_with_it(confirmed: int) -> None:
     core = Core()
     reader = core.consumer()
     reader.open(PRIORITY, write=True)
-    reader.confirm(*reader.put(*[PAYLOAD] * 10)[:5])
+    reader.confirm(*reader.put(*[PAYLOAD] * 10)[:confirmed])
     gone = [
         weakref.ref(each)
         for each in (reader.session, next(iter(core.node.clients)), core.node.queues[PRIORITY])

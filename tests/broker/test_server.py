@@ -47,9 +47,6 @@ async def opened(broker: Broker, uri: str = PRIORITY) -> SocketClient:
     return peer
 
 
-# ---- life
-
-
 def test_a_broker_starts_again_in_another_event_loop() -> None:
     broker = Broker()
 
@@ -142,9 +139,6 @@ async def test_the_posts_of_a_test_are_those_that_the_queue_accepted() -> None:
         assert [each.guid for each in posted] == [each.guid for each in broker.queues[queue.uri].messages]
 
 
-# ---- flow
-
-
 async def test_a_reader_that_does_not_read_holds_little_memory() -> None:
     async with Broker(high_water=200_000) as small:
         slow, sender = await client(small.port), await opened(small)
@@ -207,9 +201,6 @@ async def test_an_idle_broker_never_wakes_up() -> None:
         assert planned() == 0
 
 
-# ---- strangers
-
-
 async def test_guessing_a_password_takes_time_and_is_logged_once(
     clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -264,9 +255,6 @@ async def test_a_silent_client_is_disconnected_soon(broker: Broker, clock: Manua
     await silent.ended()
     with pytest.raises(ValueError, match="seconds must be a number of seconds, at least 0"):
         clock.advance(-1)
-
-
-# ---- faults
 
 
 @pytest.fixture

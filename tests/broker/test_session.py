@@ -28,9 +28,6 @@ def guarded(**options: Any) -> Core:
     return Core(settings=BrokerSettings(authentication=Authentication({"user": "secret"}, **options)))
 
 
-# ---- credentials
-
-
 def test_anonymous_clients_connect_only_if_allowed() -> None:
     for allowed in (False, True):
         core = guarded(anonymous=allowed)
@@ -72,7 +69,14 @@ def test_invalid_credentials_in_a_live_session_are_ignored() -> None:
     assert not peer.session.closed
 
 
-# ---- heartbeats
+def test_credentials_out_of_place_get_no_answer() -> None:
+    """Twice before the identity, or in a session that began without."""
+    twice, late = guarded().connect(), guarded(anonymous=True).client()
+    twice.authenticate(RIGHT)
+    for peer, closed in ((twice, True), (late, False)):
+        peer.send(encode_event(RIGHT, Codec.JSON))
+        assert peer.receive() == []
+        assert peer.session.closed is closed
 
 
 @pytest.mark.parametrize(("request_first", "grace"), [(True, 0), (False, 60)])
@@ -94,9 +98,6 @@ def test_silent_clients_are_asked_and_closed(request_first: bool, grace: int) ->
     assert core.now - started == 3 * (request_first + grace + 2 + 1)
     assert asked == grace + 2
     assert other.payloads == [b"m"]
-
-
-# ---- clients of old
 
 
 @sweep("compression", list(Compression))
