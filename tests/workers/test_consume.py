@@ -78,14 +78,12 @@ async def test_a_consumer_may_be_given_and_is_left_open(stage: Stage) -> None:
 
 
 async def test_concurrency_one_keeps_the_order(stage: Stage) -> None:
-    running = 0
+    running = asyncio.Lock()
 
     async def handle(message: bmq.Message) -> None:
-        nonlocal running
-        running += 1
-        assert running == 1
-        await asyncio.sleep(0)
-        running -= 1
+        assert not running.locked()
+        async with running:
+            await asyncio.sleep(0)
         await stage.handle(message)
 
     await stage.post(*numbered(50))
@@ -201,11 +199,11 @@ async def test_shutdown_does_not_wait_for_pending_retries(stage: Stage, standsti
 
 @pytest.mark.parametrize("closed", ["queue", "session"])
 async def test_consume_returns_when_its_source_is_closed(stage: Stage, closed: str) -> None:
-    task = asyncio.create_task(bmq.consume(stage.queue, stage.handle, concurrency=3))
     await stage.post(b"x")
-    await stage.next(1)
-    await (stage.queue if closed == "queue" else stage.queue.session).close()
-    await task
+    async with consuming(stage.queue, stage.handle, concurrency=3) as task:
+        await stage.next(1)
+        await (stage.queue if closed == "queue" else stage.queue.session).close()
+        await task
 
 
 async def test_worker_cancelled_from_outside_ends_consume_with_an_error(stage: Stage) -> None:

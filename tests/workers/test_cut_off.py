@@ -31,20 +31,6 @@ async def raises() -> None:
         raise ConnectionError("rollback failed") from None
 
 
-async def raises_what_recurs() -> None:
-    try:
-        await asyncio.Event().wait()
-    finally:
-        raise ValueError("no such order")
-
-
-async def rejects() -> None:
-    try:
-        await asyncio.Event().wait()
-    finally:
-        raise bmq.Reject("half done")
-
-
 async def raises_a_group() -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(raises())
@@ -84,8 +70,6 @@ async def cleans_up() -> None:
 
 WAYS = [
     raises,
-    raises_what_recurs,
-    rejects,
     raises_a_group,
     raises_a_group_of_all,
     swallows,

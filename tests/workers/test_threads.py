@@ -181,8 +181,10 @@ async def test_a_hung_thread_is_logged_and_does_not_delay_the_end(
     stage: Stage, hanging: Hanging, caplog: pytest.LogCaptureFixture
 ) -> None:
     await stage.post(b"0")
-    async with consuming(stage.queue, hanging(b"0"), timeout=SOON, grace=60) as task:
+    retry = bmq.NoRetry()
+    async with consuming(stage.queue, hanging(b"0"), timeout=SOON, grace=60, retry=retry) as task:
         await until_hung(stage, 1)
+        assert now(stage).state is SubscriberState.BLOCKED, "also if the message is given up"
         task.cancel()
         await asyncio.wait([task], timeout=10)
         assert task.done(), "as for a message that waits for its next attempt"
