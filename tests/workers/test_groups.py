@@ -219,6 +219,20 @@ async def test_no_attempt_begins_after_the_lease(
             await eventually(lambda: handled.done[0] == [0])
 
 
+async def test_a_key_waits_behind_a_message_without_its_dead_letter(
+    bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str
+) -> None:
+    handled, group = Handled(0), await member(bmq_connect, bmq_queue_uri, buckets=1)
+    dead = fresh_queue_uri("bmq.test.mem.priority", "dead")
+    letters = await group.queue.session.open_queue(dead, write=True)
+    async with working(group, handled.handle, retry=bmq.NoRetry(bmq.DeadLetter(letters))):
+        await eventually(lambda: group.owned)
+        await letters.close()
+        await post(writer, 0, 4, 1, 5, 9)
+        await eventually(lambda: handled.done[1] == [1, 5, 9])
+        assert not handled.done[0]
+
+
 async def test_values_and_typed_groups(bmq_connect: Connect, writer: bmq.Queue, bmq_queue_uri: str) -> None:
     seen: list[int] = []
 
