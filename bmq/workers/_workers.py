@@ -264,7 +264,8 @@ class KeyedMessages(MessageSource):
         super().__init__(workers)
         self._key = key
         self._group = group
-        self._lanes: dict[Hashable, deque[Work]] = {}
+        # For each key, messages without an attempt so far, and the state of messages after an attempt.
+        self._lanes: dict[Hashable, deque[Message | Work]] = {}
         self._keys: deque[Hashable] = deque()
         self.ready = self._keys
         # The messages in lanes, in the order of arrival, and their bytes.
@@ -279,19 +280,20 @@ class KeyedMessages(MessageSource):
     async def fill(self) -> None:
         """Sort arriving messages into lanes."""
         async for message in self._group or self._consumer:
-            work = self._workers.new(message)
+            item: Message | Work = message
             try:
-                work.key = copy_context().run(self._key, message)
-                hash(work.key)
+                key = copy_context().run(self._key, message)
+                hash(key)
             except Exception as error:
-                work.key, work.error = work, error  # a failed attempt, in a lane of its own
+                key = item = self._workers.new(message)
+                item.error = error  # a failed attempt, in a lane of its own
             self._messages[message] = None
             self._bytes += len(message.raw)
-            if (lane := self._lanes.get(work.key)) is not None:
-                lane.append(work)
+            if (lane := self._lanes.get(key)) is not None:
+                lane.append(item)
             else:
-                self._lanes[work.key] = deque((work,))
-                self._keys.append(work.key)
+                self._lanes[key] = deque((item,))
+                self._keys.append(key)
             self.wake()
             while self._full:
                 self._room.clear()
@@ -314,7 +316,12 @@ class KeyedMessages(MessageSource):
             self._idle.wake()
 
     def pop(self) -> Work:
-        return self._lanes[self._keys.popleft()][0]
+        key = self._keys.popleft()
+        lane = self._lanes[key]
+        item = lane[0]
+        lane[0] = work = item if isinstance(item, Work) else self._workers.new(item)
+        work.key = key
+        return work
 
     async def take(self) -> Work:
         while True:
