@@ -1037,21 +1037,67 @@ def _unfinished(middleware: Middleware, call: Any) -> UsageError:
 
 def timed(call: Callable[P, Awaitable[T]], seconds: float) -> Callable[P, Coroutine[Any, Any, T]]:
     """Return a call with a deadline. A call that ignores its cancellation is too late, too."""
+    deadlines = _Deadlines(seconds)
 
     async def within(*arguments: P.args, **names: P.kwargs) -> T:
-        deadline = asyncio.timeout(seconds)
+        task, before = deadlines.begin()
         try:
-            async with deadline:
-                result = await call(*arguments, **names)
-        except TimeoutError:
-            if not deadline.expired():
-                raise
+            result = await call(*arguments, **names)
+        except asyncio.CancelledError:
+            if not deadlines.end(task) or task.uncancel() > before:
+                raise  # cancelled from outside
+        except BaseException:
+            if deadlines.end(task):
+                task.uncancel()
+            raise
         else:
-            if not deadline.expired():
+            if not deadlines.end(task):
                 return result
+            task.uncancel()
         raise too_late(seconds)
 
     return within
+
+
+class _Deadlines:
+    """Cancels the tasks whose calls take too long: one timer for all, as most calls end in time.
+
+    With ``asyncio.timeout`` and its timer for each call, handling a message took 1.3 times the CPU time.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        # The tasks with a call, and the time at which it is too late, in this order; None if it is too late.
+        self._due: dict[asyncio.Task[Any], float | None] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def begin(self) -> tuple[asyncio.Task[Any], int]:
+        """Note the begin of a call; return the task, and how often the task is cancelled already."""
+        task = asyncio.current_task()
+        assert task is not None
+        loop = task.get_loop()
+        self._due[task] = due = loop.time() + self._seconds
+        if self._loop is not loop:
+            self._loop = loop
+            loop.call_at(due, self._look)
+        return task, task.cancelling()
+
+    def end(self, task: asyncio.Task[Any]) -> bool:
+        """Note the end of a call; return whether it was too late, and the task was cancelled."""
+        return self._due.pop(task) is None
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = None
+        for task, due in self._due.items():
+            if due is None:
+                continue
+            if due > loop.time():
+                self._loop = loop
+                loop.call_at(due, self._look)
+                return
+            self._due[task] = None
+            task.cancel()
 
 
 # ---- Threads for plain functions as handlers
