@@ -294,13 +294,14 @@ class Pipe:
             size = self._piece(len(data))
             piece = bytes(data[:size])
             data = data[size:]
-            sent_at = loop.time()
+            # With the rate by which the piece was cut: with a lower one, the pause would not end.
+            next_at = loop.time() + (size / conditions.rate if conditions.rate else 0)
             if not self._swallows:
                 await sink.send(self._edited(piece))
             self.forwarded += size
             self._counter.feed(piece)
             self._pull_triggers()
-            while conditions.rate and (left := sent_at + size / conditions.rate - loop.time()) > 0:
+            while conditions.rate and (left := next_at - loop.time()) > 0:
                 await conditions.change(left)
             if conditions.split:
                 # Lets a receiver in this process read the pieces separately.

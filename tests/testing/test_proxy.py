@@ -396,6 +396,19 @@ async def test_a_rate_is_kept(proxy: FaultProxy, ends: tuple[End, End]) -> None:
     assert loop.time() - started > 0.15
 
 
+async def test_a_lower_rate_is_not_applied_to_bytes_already_sent(
+    proxy: FaultProxy, ends: tuple[End, End]
+) -> None:
+    near, far = ends
+    proxy.throttle(10_000_000, UP)
+    near.send(bytes(1000))
+    await far.read(1000)
+    proxy.throttle(1, UP)
+    near.send(b"x")
+    async with asyncio.timeout(60):  # a thousand bytes would wait for a thousand seconds
+        assert await far.read(1) == b"x"
+
+
 async def test_removing_the_throttle_ends_a_wait(proxy: FaultProxy, ends: tuple[End, End]) -> None:
     near, far = ends
     proxy.throttle(1)
