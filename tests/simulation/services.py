@@ -576,8 +576,9 @@ async def asked(world: World) -> None:
     await world.settle()
     before = answers
     await world.sim.until(lambda: answers > before + 5, timeout=60)
+    # All messages have arrived, but some confirmations may not.
     async with bmq.admin.connect(world.broker.uri) as admin, asyncio.timeout(60):
-        while (await admin.queue(uri).depth()).messages:  # all have arrived, some confirmations perhaps not
+        while (await admin.queue(uri).depth()).messages:  # noqa: ASYNC110
             await asyncio.sleep(0.5)
 
 
