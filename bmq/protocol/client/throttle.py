@@ -15,9 +15,10 @@ Three rules follow, for queues with expressions only:
   queue, delivers into the room, and has an empty dispatcher queue until the next group.
 - **None while messages come and there is room.** A broker that goes through a backlog leaves confirmations in
   its dispatcher queue until the end, and looks there after every hundred messages: ten confirmations stop it.
-  So no more than nine are sent until the windows are half full, or nothing has come for 20 milliseconds, or
-  the first has waited for a tenth of a second. If requests take longer, the broker has put many messages
-  aside, each repetition goes through all of these, and confirmations wait for four times the broker's time.
+  So no more than nine are sent until the windows are half full, or nothing has come for eight times the usual
+  time between two messages, or the first has waited for a tenth of a second. If requests take longer, the
+  broker has put many messages aside, each repetition goes through all of these, and confirmations wait for
+  four times the broker's time.
 - **Repeat the subscriptions when delivery stands still.** A configureStream makes the broker look. The limit
   of bytes differs by one from the last request: a proxy or replica answers an unchanged one by itself. The
   evidence: messages have flowed, the windows have room, and nothing has arrived for a pause. The same request
@@ -50,8 +51,10 @@ _ROW: Final = 0.1
 _SHORTEST: Final = 0.005
 # Time in seconds without messages after which the next group of confirmations is sent.
 _HELD: Final = 0.002
-# Time in seconds without messages after which the broker has gone through its backlog.
+# Longest time in seconds without messages after which the broker has gone through its backlog, and this time
+# in average times between two messages; the shortest is _HELD.
 _IDLE: Final = 0.02
+_GAPS: Final = 8
 # Longest time in seconds for which confirmations wait although there is room, if requests are answered soon.
 _DELAY: Final = 0.1
 # Longest pause in seconds; also the pause while the windows are full, when the broker owes no message.
@@ -97,6 +100,7 @@ class ThrottleWatch:
         "_released",
         "_result",
         "_row",
+        "_row_began",
         "_sent",
         "_took",
         "_unheard",
@@ -129,6 +133,7 @@ class ThrottleWatch:
         # Time of the latest messages, repetition, or new room in the windows; number of messages in a row.
         self._moved = 0.0
         self._row = 0
+        self._row_began = 0.0
         # Confirmations of the group for which no message has arrived yet, their time; whether more wait, and
         # whether they have waited long enough.
         self._unheard = 0
@@ -183,11 +188,12 @@ class ThrottleWatch:
 
     def delivered(self, count: int, now: float) -> bool:
         """Count messages; return whether no action follows."""
-        before, self.heard = self.heard, now
+        before = self.heard
+        if self._window and self._asked is None and now - before >= self._idle:
+            self._unproven = 0
+        self.heard = now
         if not self._window:
             return True
-        if now - before >= _IDLE and self._asked is None:
-            self._unproven = 0
         self._reacted(now)
         self._outstanding += count
         self._full = self._full or self._outstanding >= self._window
@@ -198,6 +204,8 @@ class ThrottleWatch:
                 self._took = min(self._took, now - self._sent)
         self._moved = now
         earlier = self._row if now - before <= _ROW else 0
+        if not earlier:
+            self._row_began = now
         self._row = earlier + count
         if earlier < min(_FLOW, self._window) <= self._row:
             self._pause = self._at_least(_SHORTEST)
@@ -284,6 +292,12 @@ class ThrottleWatch:
         return max(_FEW, self._window // _PART)
 
     @property
+    def _idle(self) -> float:
+        """Time in seconds without messages after which the broker has gone through its backlog."""
+        gap = (self.heard - self._row_began) / (self._row - 1) if self._row > 1 else _IDLE
+        return min(max(_HELD, _GAPS * gap), _IDLE)
+
+    @property
     def _crowded(self) -> bool:
         """Whether the broker may need room: the windows are small or half full."""
         return self._group <= _BRIEF or self._outstanding * 2 >= self._window
@@ -295,7 +309,7 @@ class ThrottleWatch:
         if self._crowded:
             return quiet + _HELD
         latest = self._held_since + max(_DELAY, _REST * self._took)
-        return latest if self._asked is not None else min(quiet + _IDLE, latest)
+        return latest if self._asked is not None else min(quiet + self._idle, latest)
 
     def _at_least(self, pause: float) -> float:
         return max(pause, _SHORTEST, _REST * self._took)
