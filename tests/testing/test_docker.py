@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from bmq.broker.domain_config import DomainConfig, builtin_domains, parse_domain
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 CONFIGURATIONS = ["single-node", "cluster"]
+#: What runs against a real broker.
+SUITES = "tests/integration tests/cli/test_bystander.py tests/subscriptions/through_broker"
 #: Services with a real broker.
 REAL = ["broker", "node1", "node2", "node3"]
 
@@ -29,6 +32,14 @@ REAL = ["broker", "node1", "node2", "node3"]
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
     return yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+
+
+def services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return compose["services"]
+
+
+def real(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: services(compose)[name] for name in REAL}
 
 
 def configuration_of(service: dict[str, Any]) -> Path:
@@ -40,8 +51,18 @@ def configuration_of(service: dict[str, Any]) -> Path:
 
 
 class TestCompose:
+    def test_one_node_by_default_and_the_others_in_profiles(self, compose: dict[str, Any]) -> None:
+        profiles = {name: service.get("profiles", []) for name, service in services(compose).items()}
+        assert profiles == {
+            "broker": [],
+            "node1": ["cluster"],
+            "node2": ["cluster"],
+            "node3": ["cluster"],
+            "embedded": ["embedded"],
+        }
+
     def test_the_health_check_opens_a_queue_that_the_service_can_have(self, compose: dict[str, Any]) -> None:
-        for service in (compose["services"][name] for name in REAL):
+        for service in real(compose).values():
             test = service["healthcheck"]["test"]
             domain = test[test.index("--queueuri") + 1].removeprefix("bmq://").partition("/")[0]
             file = configuration_of(service) / "domains" / f"{domain}.json"
@@ -146,3 +167,72 @@ class TestConfiguration:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         assert {path.name: path.read_text() for path in domains(name)} == module.contents(name)
+
+
+def path_with(directory: Path, **scripts: str) -> Path:
+    """Return a directory for PATH with these programs, and the requirements of a script."""
+    for tool in ("dirname", "bash", "sleep"):
+        found = subprocess.run(["which", tool], capture_output=True, text=True, check=True).stdout.strip()
+        (directory / tool).symlink_to(found)
+    for name, text in scripts.items():
+        program = directory / name.replace("_", "-")
+        program.write_text(f"#!/bin/bash\n{text}\n")
+        program.chmod(0o755)
+    return directory
+
+
+def integration(path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(path / "bash"), str(DOCKER / "integration"), str(path / "python"), "-k", "something"],
+        env={"PATH": str(path), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+#: Answers like Docker with healthy containers, and records the commands.
+ENGINE = """case "$*" in
+*Health*) echo healthy ;;
+*Running*) echo true ;;
+*ps\\ -q*) echo container ;;
+*version | info) ;;
+*) echo "$*" >>"$SAID" ;;
+esac"""
+#: The second node is the primary.
+PYTHON = 'if [[ $1 == - ]]; then echo "${3:-$2}"; else echo "$BMQ_BROKER_URI: $*" >>"$SAID"; fi'
+
+
+class TestMakeIntegration:
+    def test_missing_docker_is_reported_with_a_remedy(self, tmp_path: Path) -> None:
+        run = integration(path_with(tmp_path))
+        assert run.returncode == 1
+        assert "make integration needs Docker with Compose" in run.stderr
+        assert "BMQ_BROKER_URI=tcp://HOST:PORT" in run.stderr
+
+    def test_the_older_compose_program_is_used(self, tmp_path: Path) -> None:
+        path = path_with(
+            tmp_path, docker=f"[[ $1 == compose ]] && exit 1\n{ENGINE}", docker_compose=ENGINE, python=PYTHON
+        )
+        run = integration(path, SAID=str(tmp_path / "said"), PROFILE="cluster")
+        assert run.returncode == 0, run.stderr
+        assert (tmp_path / "said").read_text().splitlines() == [
+            "--profile cluster up --detach node1 node2 node3",
+            f"tcp://127.0.0.1:30134: -m pytest {SUITES} -k something",
+            ": -m conformance broker tcp://127.0.0.1:30134 --quiet",
+            "tcp://127.0.0.1:30124: -m pytest tests/integration/features/test_groups.py",
+            "tcp://127.0.0.1:30144: -m pytest tests/integration/features/test_groups.py",
+            "--profile cluster down --volumes",
+        ]
+
+    def test_last_output_of_an_ended_broker_is_reported(self, tmp_path: Path) -> None:
+        docker = """case "$*" in
+*Health*) echo unhealthy ;;
+*Running*) echo false ;;
+*logs*) echo "cannot open storage" ;;
+*ps\\ -q*) echo container ;;
+esac"""
+        run = integration(path_with(tmp_path, docker=docker, python="exit 0"))
+        assert run.returncode == 1
+        assert "cannot open storage" in run.stderr
+        assert "broker did not become healthy" in run.stderr

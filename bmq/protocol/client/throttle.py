@@ -18,7 +18,7 @@ Three rules follow, for queues with expressions only:
   So no more than nine are sent until the windows are half full, or nothing has come for eight times the usual
   time between two messages, or the first has waited for a tenth of a second. If requests take longer, the
   broker has put many messages aside, each repetition goes through all of these, and confirmations wait for
-  four times the broker's time.
+  four times the broker's time, at most five seconds.
 - **Repeat the subscriptions when delivery stands still.** A configureStream makes the broker look. The limit
   of bytes differs by one from the last request: a proxy or replica answers an unchanged one by itself. The
   evidence: messages have flowed, the windows have room, and nothing has arrived for a pause. The same request
@@ -55,8 +55,10 @@ _HELD: Final = 0.002
 # in average times between two messages; the shortest is _HELD.
 _IDLE: Final = 0.02
 _GAPS: Final = 8
-# Longest time in seconds for which confirmations wait although there is room, if requests are answered soon.
+# Longest time in seconds for which confirmations wait although there is room: if requests are answered soon,
+# and if they are not.
 _DELAY: Final = 0.1
+_LONGEST_DELAY: Final = 5.0
 # Longest pause in seconds; also the pause while the windows are full, when the broker owes no message.
 _LONGEST: Final = 60.0
 # Factor of the pause after a repetition.
@@ -308,7 +310,7 @@ class ThrottleWatch:
         quiet = max(self._sent, self.heard)
         if self._crowded:
             return quiet + _HELD
-        latest = self._held_since + max(_DELAY, _REST * self._took)
+        latest = self._held_since + min(max(_DELAY, _REST * self._took), _LONGEST_DELAY)
         return latest if self._asked is not None else min(quiet + self._idle, latest)
 
     def _at_least(self, pause: float) -> float:
