@@ -7,6 +7,8 @@ import asyncio
 import errno
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
@@ -113,6 +115,19 @@ async def test_a_stopping_app_is_not_ready(stage: Stage) -> None:
         assert (status, json.loads(body)["troubles"]) == (503, [{"what": "the app is starting or stopping"}])
         assert (await get(app, "/livez"))[0] == 200
         stage.go.set()
+
+
+async def test_a_loop_that_hangs_does_not_answer(broker_uri: str, uri: str) -> None:
+    async with running(broker_uri, uri) as app:
+        assert app.health_uri is not None
+        port = app.health_uri.rsplit(":", 1)[1]
+        # The loop is held up by a program that asks and waits.
+        code = f"import urllib.request\nurllib.request.urlopen('http://127.0.0.1:{port}/livez', timeout=1)\n"
+        hanging = subprocess.run(  # noqa: ASYNC221 - that is the point
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+        )
+        assert "TimeoutError" in hanging.stderr
+        assert (await get(app, "/livez"))[0] == 200
 
 
 async def test_metrics_are_the_result_of_the_function(
