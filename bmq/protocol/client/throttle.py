@@ -1,35 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deliveries to subscriptions with expressions: do not get throttled, and go on soon after a throttle.
+"""Deliveries to subscriptions with expressions: do not get throttled, and go on soon after a standstill.
 
-The problem: a real broker limits the evaluation of expressions while its dispatcher has ten or more events
-waiting. Every posted and every confirmed message is an event, also when one CONFIRM event carries a thousand.
-The limited broker delivers a few messages, and looks at the queue again after a second, unless a post, a
-configureStream, or a confirmation that takes a full window to 80 % makes it look earlier. Each look with a
-short dispatcher queue raises the limit, each look with a long one lowers the limit.
+Two habits of a real broker are the problem:
+
+- It limits the evaluation of expressions while its dispatcher has ten or more events waiting. Every posted
+  and every confirmed message is an event, also when one CONFIRM event carries a thousand. The limited broker
+  delivers a few messages, and looks at the queue again after a second, unless a post, a configureStream, or
+  a confirmation that takes a window from above to 80 %, the mark, makes it look earlier. Each look with a
+  short dispatcher queue raises the limit, each look with a long one lowers the limit.
+- It puts messages for a full subscription aside. A look for one subscription passes by the messages of all
+  that are full then, and does not return to them before the next configureStream. With several expressions
+  and small windows, a look delivers a few messages and passes by many.
 
 Three rules follow, for queues with expressions only:
 
-- **A fifth of the windows at a time.** The next group of confirmations waits until as many messages have
-  arrived as the group before has confirmed, or until nothing has come for two milliseconds. A fifth takes a
-  full window to 80 %, so the broker looks when the last confirmation of the group leaves its dispatcher
-  queue, delivers into the room, and has an empty dispatcher queue until the next group.
-- **None while messages come and there is room.** A broker that goes through a backlog leaves confirmations in
-  its dispatcher queue until the end, and looks there after every hundred messages: ten confirmations stop it.
-  So no more than nine are sent until the windows are half full, or nothing has come for eight times the usual
-  time between two messages, or the first has waited for a tenth of a second. If requests take longer, the
-  broker has put many messages aside, each repetition goes through all of these, and confirmations wait for
-  four times the broker's time, at most five seconds.
-- **Repeat the subscriptions when delivery stands still.** A configureStream makes the broker look. The limit
-  of bytes differs by one from the last request: a proxy or replica answers an unchanged one by itself. The
-  evidence: messages have flowed, the windows have room, and nothing has arrived for a pause. The same request
-  ends another standstill: a broker puts messages for a full subscription aside, and does not return to them
-  when the window has room again.
+- **Confirmations end at the mark.** Above the mark, as many are sent as lead to it: the broker looks when
+  the last one leaves its dispatcher queue, delivers into the room, and has an empty dispatcher queue until
+  the next group. This group waits until as many messages have arrived as the group before has confirmed, or
+  until nothing has come for two milliseconds. Below the mark, a confirmation makes no look. Then nothing is
+  held.
+- **None while messages come and there is room.** A broker that goes through a backlog leaves confirmations
+  in its dispatcher queue until the end, and looks there after every hundred messages. So no more than ten
+  are sent until the windows are filled up to the mark, or nothing has come for eight times the usual time
+  between two messages, or the first has waited for a tenth of a second. If requests take longer, the broker
+  has put many messages aside, each repetition goes through all of these, and confirmations wait for four
+  times the broker's time, at most five seconds. Small windows are filled too soon for this rule.
+- **Repeat the subscriptions when delivery stands still.** A configureStream makes the broker look, also at
+  what it has passed by. The limit of bytes differs by one from the last request: a proxy or replica answers
+  an unchanged one by itself. The evidence: messages have flowed, the windows have room, and nothing has
+  arrived for a pause, nor for eight times the usual time between two messages.
 
 The pause follows the results. A flow sets it to the minimum. A repetition that brings messages divides the
 pause by four, and so do messages after a long pause. A repetition that brings nothing multiplies it by four,
-up to a minute: an idle queue costs at most a request a minute. The pause is at least four times the broker's
-time for the latest request: the broker spends at most a fifth of its time on repetitions, also when an
-expensive expression takes seconds for a large backlog.
+up to a minute: an idle queue costs at most a request a minute. A repetition waits for at least four times
+the broker's time for the latest request: the broker spends at most a fifth of its time on repetitions, also
+when an expensive expression takes seconds for a large backlog.
 """
 
 from __future__ import annotations
@@ -47,9 +52,9 @@ _FLOW: Final = 20
 _RESULT: Final = 10
 # A longer silence in seconds ends a row of messages.
 _ROW: Final = 0.1
-# Shortest pause in seconds before a repetition. Pauses of 2 and 11 ms were as fast; longer ones ask less.
-_SHORTEST: Final = 0.005
-# Time in seconds without messages after which the next group of confirmations is sent.
+# Least time in seconds after an answer in which messages are the result of a repetition.
+_REACTION: Final = 0.005
+# Time in seconds without messages after which the next group of confirmations is sent; the shortest pause.
 _HELD: Final = 0.002
 # Longest time in seconds without messages after which the broker has gone through its backlog, and this time
 # in average times between two messages; the shortest is _HELD.
@@ -68,8 +73,8 @@ _REST: Final = 4
 # A group of confirmations, and the room with which a broker delivers again: one part in so many of the
 # windows.
 _PART: Final = 5
-# So few confirmations never count as a busy dispatcher.
-_FEW: Final = 9
+# So few confirmations never count as a busy dispatcher: one of them makes the broker look, nine wait.
+_FEW: Final = 10
 # A group of so many confirmations leaves the dispatcher queue before the broker looks again.
 _BRIEF: Final = 100
 # Seconds by which a timer of a process that runs is never late.
@@ -93,7 +98,6 @@ class ThrottleWatch:
         "_after",
         "_arrived",
         "_asked",
-        "_full",
         "_held_since",
         "_holding",
         "_moved",
@@ -128,10 +132,8 @@ class ThrottleWatch:
         self._window = 0
         # Messages right after a repetition that are its result: a repetition may fill a single window only.
         self._result = 0
-        # Messages received on this connection whose confirmation was not sent; whether they have filled the
-        # windows: a broker delivers until a window is full, and again once a fifth is free.
+        # Messages received on this connection whose confirmation was not sent.
         self._outstanding = 0
-        self._full = False
         # Time of the latest messages, repetition, or new room in the windows; number of messages in a row.
         self._moved = 0.0
         self._row = 0
@@ -162,12 +164,11 @@ class ThrottleWatch:
             self._watched = watched
         windows = [each.options.max_unconfirmed_messages for each in watched]
         self._window = sum(windows)
-        self._full = 0 < self._window <= self._outstanding
         self._result = min(_RESULT, *windows) if windows else 0
         self._moved = now
         self._row = 0
-        self._pause = self._at_least(self._after)
-        self.deadline = now + self._pause if self._window else None
+        self._pause = self._after
+        self.deadline = now + self._wait if self._window else None
 
     def asked(self, now: float) -> None:
         """Note the time of a configureStream."""
@@ -176,14 +177,13 @@ class ThrottleWatch:
     def answered(self, now: float) -> None:
         """Note the answer to a configureStream."""
         self._reacted(now)
-        self._pause = self._at_least(self._pause)
         if self._until:
-            self._until = now + self._at_least(_SHORTEST)
+            self._until = now + max(_REACTION, self._wait)
 
     def lost(self) -> None:
         """Forget the connection."""
         self._window = self._outstanding = self._unheard = self._unproven = 0
-        self._holding = self._full = False
+        self._holding = False
         self._until = 0.0
         self._asked = None
         self.deadline = None
@@ -198,10 +198,9 @@ class ThrottleWatch:
             return True
         self._reacted(now)
         self._outstanding += count
-        self._full = self._full or self._outstanding >= self._window
         if self._unheard:
             self._unheard = max(0, self._unheard - count)
-            if self._crowded and not self._unheard:
+            if not self._unheard:
                 # The broker is as fast as this now, posts of others included.
                 self._took = min(self._took, now - self._sent)
         self._moved = now
@@ -210,28 +209,31 @@ class ThrottleWatch:
             self._row_began = now
         self._row = earlier + count
         if earlier < min(_FLOW, self._window) <= self._row:
-            self._pause = self._at_least(_SHORTEST)
+            self._pause = _HELD
         elif self._pause > self._after:  # one message may be all that a limited broker delivers in a second
-            self._pause = self._at_least(max(self._after, self._pause / _FACTOR))
+            self._pause = max(self._after, self._pause / _FACTOR)
         if now <= self._until:
             self._arrived += count
             if self._arrived >= self._result:
                 self.revived += self._arrived
                 self._until = 0.0
-                self._pause = self._at_least(self._pause / _FACTOR**2)  # the repetition has multiplied it
-        return not (self._holding or self._hasten(now + self._pause))
+                self._pause = max(_HELD, self._pause / _FACTOR**2)  # the repetition has multiplied it
+        return not (self._holding or self._hasten(now + self._wait))
 
     def may_confirm(self, count: int, *, everything: bool) -> int:
         """Return how many of the waiting confirmations may be sent now."""
         if everything or not self._window:
             self._holding = False
             return count
-        if not self._crowded:
-            allowed = count if self._released else _FEW - self._unproven
+        excess = self._outstanding - self._mark
+        if self._released and excess <= 0:
+            allowed = count
+        elif not self._crowded:
+            allowed = _FEW - self._unproven
         elif self._unheard:
             allowed = _FEW - self._unheard
         else:
-            allowed = self._group
+            allowed = max(_FEW, excess if excess > 0 else self._group)
         allowed = min(count, max(allowed, 0))
         if allowed < count:
             if not self._holding:
@@ -244,16 +246,16 @@ class ThrottleWatch:
         """Count confirmations sent."""
         if not self._window:
             return
+        full = self._full
         self._outstanding = max(0, self._outstanding - count)
         self._unheard += count
         self._unproven += count
         self._sent = now
         self._released = False
-        if self._full and self._outstanding * _PART <= self._window * (_PART - 1):
-            self._full = False
+        if full and not self._full:
             self._moved = now
         if not self._full:
-            self._hasten(self._moved + self._pause)
+            self._hasten(self._moved + self._wait)
         if self._holding:
             self._hasten(self._release)
 
@@ -262,7 +264,7 @@ class ThrottleWatch:
         if self._holding and self._release <= now:
             self._unheard = 0
             self._released = True
-        quiet = self._moved + (_LONGEST if self._full else self._pause)
+        quiet = self._moved + (_LONGEST if self._full else self._wait)
         if not can_repeat or quiet > now:
             deadlines = [quiet] if can_repeat else []
             if self._holding:
@@ -275,8 +277,8 @@ class ThrottleWatch:
         self._arrived = 0
         self._moved = now
         self.odd ^= 1
-        self._pause = min(self._at_least(_FACTOR * self._pause), _LONGEST)
-        self.deadline = now + self._pause
+        self._pause = min(_FACTOR * self._pause, _LONGEST)
+        self.deadline = now + self._wait
         return True
 
     def _reacted(self, now: float) -> None:
@@ -291,7 +293,17 @@ class ThrottleWatch:
     @property
     def _group(self) -> int:
         """Number of confirmations sent at once."""
-        return max(_FEW, self._window // _PART)
+        return self._window // _PART
+
+    @property
+    def _mark(self) -> int:
+        """Number of unconfirmed messages with which a broker looks again."""
+        return self._window - self._group
+
+    @property
+    def _full(self) -> bool:
+        """Whether the broker owes no message: it waits for confirmations."""
+        return self._outstanding > self._mark or self._outstanding >= self._window > 0
 
     @property
     def _idle(self) -> float:
@@ -301,8 +313,8 @@ class ThrottleWatch:
 
     @property
     def _crowded(self) -> bool:
-        """Whether the broker may need room: the windows are small or half full."""
-        return self._group <= _BRIEF or self._outstanding * 2 >= self._window
+        """Whether the broker may need room: the windows are small or filled up to the mark."""
+        return self._group <= _BRIEF or self._outstanding > self._mark
 
     @property
     def _release(self) -> float:
@@ -313,8 +325,10 @@ class ThrottleWatch:
         latest = self._held_since + min(max(_DELAY, _REST * self._took), _LONGEST_DELAY)
         return latest if self._asked is not None else min(quiet + self._idle, latest)
 
-    def _at_least(self, pause: float) -> float:
-        return max(pause, _SHORTEST, _REST * self._took)
+    @property
+    def _wait(self) -> float:
+        """Time in seconds without messages until the next repetition."""
+        return max(self._pause, self._idle, _REST * self._took)
 
     def _hasten(self, deadline: float) -> bool:
         """Bring the deadline forward if it is later; return whether it was."""
