@@ -191,10 +191,10 @@ class SessionOptions:
         repeat_subscriptions_after: time without messages after which a queue's subscriptions with expressions
             are sent to the broker again. Under load, a real broker delivers to these subscriptions only once
             a second, until the queue changes in any way. Each repetition differs by one byte in
-            ``max_unconfirmed_bytes``, and has no further effect. After a flow of messages the pause is 5 ms.
+            ``max_unconfirmed_bytes``, and has no further effect. After a flow of messages the pause is 2 ms.
             Each repetition that brings no message multiplies the pause by four, up to a minute. The pause is
-            at least four times the broker's time for the latest request. 0 disables the repetition, and
-            the grouping of confirmations.
+            at least four times the broker's time for the latest request, and eight times the usual time
+            between two messages. 0 disables the repetition, and the grouping of confirmations.
         longest_delay: maximum delay of a post; a longer delay raises ``UsageError``. A broker deletes
             messages after the domain's ``messageTtl``, due or not, without notice. If None, delays are not
             checked. :func:`bmq.delays.longest_delay` queries a broker.
