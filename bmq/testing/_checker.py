@@ -216,7 +216,8 @@ class _Delivery:
 
     Attributes:
         guid: GUID of the delivery: a mover posts a message again under another GUID.
-        connection: the connection of the delivery.
+        connection: the connection of the delivery, or of a later delivery while the message was in hand.
+        arrived: the connection of the delivery.
         where: the event.
         first: whether the delivery is the application's first, and in order.
         confirmed: True if confirmed while the connection lived, False if later; None without a confirmation.
@@ -227,6 +228,7 @@ class _Delivery:
 
     guid: str
     connection: object
+    arrived: object
     where: str
     first: bool
     confirmed: bool | None = None
@@ -571,7 +573,7 @@ class Checker:
         self._compare(message, process, where, event)
         copies = message.copies.setdefault(uri, {})
         first = not message.delivered & bit
-        copy = _Delivery(guid, connection, where, first and not event.get("redelivered"))
+        copy = _Delivery(guid, connection, connection, where, first and not event.get("redelivered"))
         if not first:
             self._again(message, copies, copy, process, uri)
         elif message.process is not None and not (
@@ -792,7 +794,7 @@ class Checker:
         process.handling[application] = guid, where
         if copy.first and copy.attempt == 1 and message.process is not None and not message.moved:
             ordered = (uri, process.number, message.process.number, message.key, "handled")
-            self._in_order("key-order", ordered, copy.connection, message, process, where)
+            self._in_order("key-order", ordered, copy.arrived, message, process, where)
 
     def _handler_ended(self, process: _Process, where: str, event: Mapping[str, Any]) -> None:
         guid, uri = event["message"], event["queue"]

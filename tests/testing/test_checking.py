@@ -232,6 +232,9 @@ a later attempt comes behind a newer message:
 a redelivered message is handled behind a newer one:
     posted 1 2 key=k; deliver 2; handle 2 invoke ok; confirm 2; deliver 1 redelivered=True;
     handle 1 invoke ok; confirm 1
+a message in hand at the loss of a connection goes before an older one, which another client had:
+    posted 1 2 key=k; deliver 2; deliver 1 connection=0.1; handle 2 invoke ok connection=0.1;
+    handle 1 invoke ok connection=0.1; confirm 2 connection=0.1; confirm 1 connection=0.1
 # one-owner broken
 two processes have messages of a key:
     posted 1 2 key=k; deliver 1; deliver 2 b; confirm 1; confirm 2 b
