@@ -17,8 +17,8 @@ Three rules follow, for queues with expressions only:
 - **Confirmations end at the mark.** Above the mark, as many are sent as lead to it: the broker looks when
   the last one leaves its dispatcher queue, delivers into the room, and has an empty dispatcher queue until
   the next group. This group waits until as many messages have arrived as the group before has confirmed, or
-  until nothing has come for two milliseconds. Below the mark, a confirmation makes no look. Then nothing is
-  held.
+  until nothing has come for two milliseconds. A confirmation below the mark makes no look: after such a
+  silence, all of these are sent.
 - **None while messages come and there is room.** A broker that goes through a backlog leaves confirmations
   in its dispatcher queue until the end, and looks there after every hundred messages. So no more than ten
   are sent until the windows are filled up to the mark, or nothing has come for eight times the usual time
