@@ -162,8 +162,10 @@ class ColumnLine(ReceiveBuffer):
 
     def line_up(self) -> None:
         """Convert events into single messages, for callers taking single messages."""
+        super().line_up()
         for event in self._events:
-            self.deliveries.append(Delivery(event.pushes(), event.numbers, event.arrival))
+            pushes = event.pushes()
+            self.deliveries.append(Delivery(pushes, event.numbers, event.arrival, size_of(pushes)))
         self._events.clear()
 
     def clear(self) -> None:
@@ -222,9 +224,7 @@ class ColumnLine(ReceiveBuffer):
                 break
         if pushes:
             parts.append(PushColumns.of(pushes))
-        self.messages -= taken_rows
-        self.bytes -= taken_size
-        self.report_taken()
+        self.report_taken(taken_rows, taken_size)
         return Taken(PushColumns.concat(parts or [PushColumns.of([])]), arrivals, [])
 
     def _take_messages(self, rows: int, size: int) -> Taken:

@@ -11,8 +11,8 @@ Invariants:
 - Each message of a session has a delivery number, counted up by 1 in the order of arrival. Within a buffer,
   the numbers rise. Messages put back come in front of the whole buffer: their numbers are lower.
 - A buffer holds the messages event by event, with their numbers and arrival (:class:`Delivery`).
-- The session's receive limit counts every message in every buffer. A buffer reports taken messages by the
-  dozen, because a report costs as much as taking a message.
+- The session's receive limit counts every message in every buffer. A buffer reports the messages of an event
+  as taken when the last one is: a report costs as much as taking a message.
 - The subscription is at the broker, or requested, in OPENING and OPEN. Messages arriving in other states
   belong to another consumer of the queue, or remain unclaimed.
 
@@ -57,8 +57,6 @@ __all__ = [
     "ReceiveBuffer",
 ]
 
-# Messages taken from a buffer are reported to the session by this number.
-_REPORT_EVERY = 64
 _number = itemgetter(0)
 _arrival = itemgetter(2)
 
@@ -99,18 +97,23 @@ class Delivery:
         pushes: messages in the order of delivery. The list belongs to the delivery from now on.
         numbers: their delivery numbers, rising.
         arrival: their arrival.
+        size: their size as transmitted.
 
     Attributes:
         pushes: messages still waiting, the next one last, where taking it costs least.
         last: number of the last message.
         arrival: arrival of the messages.
+        count: number of messages, with those taken since.
+        size: size of these messages.
     """
 
-    __slots__ = ("_numbers", "arrival", "last", "pushes")
+    __slots__ = ("_numbers", "arrival", "count", "last", "pushes", "size")
 
-    def __init__(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival) -> None:
+    def __init__(self, pushes: list[Push], numbers: Sequence[int], arrival: Arrival, size: int) -> None:
         pushes.reverse()
         self.pushes: list[Push] = pushes
+        self.count = len(pushes)
+        self.size = size
         self.last = numbers[-1]
         # Numbers of all messages unless consecutive, to save memory if an event has a single message.
         self._numbers = None if isinstance(numbers, range) else numbers
@@ -205,8 +208,6 @@ class ReceiveBuffer(Machine, Sink):
         hooks: interceptors.
         confirming: collects the session's confirmations.
         deliveries: messages waiting for the application, event by event.
-        messages: number of these messages.
-        bytes: size of these messages as transmitted.
         used: whether the program has received, or tried to receive.
         feeding: number of :class:`Feeding` objects feeding handlers from the consumer.
         in_hand: messages in the hands of handlers; None unless handlers are fed.
@@ -250,11 +251,26 @@ class ReceiveBuffer(Machine, Sink):
         self.hooks = queue._hooks
         self.confirming = self.connection.confirming
         self.deliveries: deque[Delivery] = deque()
-        self.messages = 0
-        self.bytes = 0
-        # What the session's receive limit counts for this buffer.
-        self._reported_messages = 0
-        self._reported_bytes = 0
+        # What the receive limit counts for this buffer: the messages waiting, and those already taken
+        # from the first delivery.
+        self._counted_messages = 0
+        self._counted_bytes = 0
+
+    @property
+    def messages(self) -> int:
+        """Number of messages waiting for the application."""
+        if not self.deliveries:
+            return self._counted_messages
+        first = self.deliveries[0]
+        return self._counted_messages - first.count + len(first.pushes)
+
+    @property
+    def bytes(self) -> int:
+        """Size of these messages as transmitted."""
+        if not self.deliveries:
+            return self._counted_bytes
+        first = self.deliveries[0]
+        return self._counted_bytes - first.size + size_of(first.pushes)
 
     @property
     def active(self) -> bool:
@@ -410,7 +426,7 @@ class ReceiveBuffer(Machine, Sink):
         self.counts.arrived(pushes, size)
         deliveries = self.deliveries
         if not deliveries or deliveries[-1].last < numbers[0]:
-            deliveries.append(Delivery(pushes, numbers, arrival))
+            deliveries.append(Delivery(pushes, numbers, arrival, size))
             self.count(len(numbers), size)
         else:
             # Out of order: another consumer already handed us later messages of this event.
@@ -501,7 +517,12 @@ class ReceiveBuffer(Machine, Sink):
                     buffer.take_over(share)
 
     def line_up(self) -> None:
-        """Convert all waiting data to single messages."""
+        """Convert all waiting data to single messages, in deliveries that no message was taken from."""
+        if self.deliveries and (taken := self.deliveries[0].count - len(self.deliveries[0].pushes)):
+            first = self.deliveries[0]
+            size, first.size = first.size, size_of(first.pushes)
+            first.count -= taken
+            self.report_taken(taken, size - first.size)
 
     def numbered(self) -> list[Numbered]:
         """Return the waiting messages with their delivery numbers."""
@@ -510,10 +531,8 @@ class ReceiveBuffer(Machine, Sink):
 
     def count(self, count: int, size: int) -> None:
         """Count messages added to the buffer, and wake waiting callers."""
-        self.messages += count
-        self.bytes += size
-        self._reported_messages += count
-        self._reported_bytes += size
+        self._counted_messages += count
+        self._counted_bytes += size
         self._receive_limit.count(count, size)
         self.waiting.wake(count)
 
@@ -531,8 +550,7 @@ class ReceiveBuffer(Machine, Sink):
                 for push in delivery.pushes:
                     self.in_hand.pop(push[GUID], None)
         self.deliveries.clear()
-        self.messages = self.bytes = 0
-        self.report_taken()
+        self.report_taken(self._counted_messages, self._counted_bytes)
 
     def _now(self) -> Arrival:
         """The arrival for messages joining now."""
@@ -542,15 +560,10 @@ class ReceiveBuffer(Machine, Sink):
 
     def pop(self) -> Message:
         """Take the next message. The buffer must not be empty."""
-        deliveries = self.deliveries
-        delivery = deliveries[0]
+        delivery = self.deliveries[0]
         push = delivery.pushes.pop()
         if not delivery.pushes:
-            deliveries.popleft()
-        self.messages = left = self.messages - 1
-        self.bytes -= len(push[DATA])
-        if not left or self._reported_messages - left >= _REPORT_EVERY:
-            self.report_taken()
+            self._end_first()
         message = Message(self, push, delivery.arrival)
         if self.in_hand is not None:
             self.in_hand[push[GUID]] = message
@@ -565,14 +578,11 @@ class ReceiveBuffer(Machine, Sink):
         while deliveries and (room := limit - len(taken)):
             arrival, pushes = deliveries[0].arrival, deliveries[0].pushes
             if len(pushes) <= room:
-                deliveries.popleft()
                 taken += [Message(self, push, arrival) for push in reversed(pushes)]
+                self._end_first()
             else:
                 taken += [Message(self, push, arrival) for push in pushes[: -room - 1 : -1]]
                 del pushes[-room:]
-        self.messages -= len(taken)
-        self.bytes -= sum([len(message._push[DATA]) for message in taken]) if self.messages else self.bytes
-        self.report_taken()
         batch = MessageBatch(self, taken)
         if self.in_hand is not None:
             self.in_hand.update({message._push[GUID]: message for message in taken})
@@ -580,12 +590,16 @@ class ReceiveBuffer(Machine, Sink):
             self.hooks.received(self.consumer, batch)
         return batch
 
-    def report_taken(self) -> None:
+    def _end_first(self) -> None:
+        """Remove the first delivery: all of its messages are taken."""
+        delivery = self.deliveries.popleft()
+        self.report_taken(delivery.count, delivery.size)
+
+    def report_taken(self, count: int, size: int) -> None:
         """Report taken messages to the session's receive limit."""
-        if self._reported_messages != self.messages:
-            taken, size = self._reported_messages - self.messages, self._reported_bytes - self.bytes
-            self._reported_messages, self._reported_bytes = self.messages, self.bytes
-            self._receive_limit.count(-taken, -size)
+        self._counted_messages -= count
+        self._counted_bytes -= size
+        self._receive_limit.count(-count, -size)
 
     async def wait_for_message(
         self, at_end: type[Exception] = QueueClosed, *, timeout: float | None = None
@@ -644,7 +658,8 @@ class ReceiveBuffer(Machine, Sink):
 
 
 def _delivery(messages: list[Numbered], arrival: Arrival) -> Delivery:
-    return Delivery([push for _, push in messages], [number for number, _ in messages], arrival)
+    pushes = [push for _, push in messages]
+    return Delivery(pushes, [number for number, _ in messages], arrival, size_of(pushes))
 
 
 class Feeding:

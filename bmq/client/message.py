@@ -131,7 +131,8 @@ class Message(_Handled):
                 return self._inflate()
             if flags & _HAS_PROPERTIES:
                 # Inlined from first_properties(), to save the call.
-                properties = (_NEW if schema_id else _OLD).usual.properties(data)
+                read = (_NEW if schema_id else _OLD).usual.properties
+                properties = read(data)
                 if properties is None:
                     properties = first_properties(data, schema_id != 0)
             else:

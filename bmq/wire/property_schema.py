@@ -34,6 +34,7 @@ costs a nanosecond an area, a slice of each area fifty).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from struct import Struct, calcsize, error, unpack
 from typing import Any, NamedTuple
@@ -213,7 +214,8 @@ def make_encoder(keys: list[str], names: list[bytes], types: list[type], *, new:
 _Read = tuple[int, dict[str, Any], "dict[str, Any] | None"]
 
 
-class Reader(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Reader:
     """Functions that read application data beginning with an area of one shape.
 
     Attributes:
@@ -237,7 +239,7 @@ _Functions = tuple[
     Callable[[bytes], "_Read | None"], Callable[[bytes], "dict[str, Any] | None"], Callable[[bytes], Any]
 ]
 #: Errors of a reader for an area of another shape.
-UNREADABLE = (IndexError, UnicodeDecodeError, error)
+UNREADABLE = (IndexError, KeyError, UnicodeDecodeError, error)
 
 # The ``struct`` format of each property type, and the expression that makes a property's value.
 _UNPACKED = {PropertyType.SHORT: "h", PropertyType.INT32: "i", PropertyType.INT64: "q"}
@@ -253,6 +255,8 @@ _NARROW = 24
 # Decode all values at once only if that is cheap: few and short values.
 _READ_PROPERTIES = 32
 _READ_BYTES = 2048
+# The length of such an area by its first word. Finding a length is faster than calculating and comparing it.
+_LENGTHS = {EMPTY + words: 4 * words for words in range(1, _READ_BYTES // 4 + 2)}
 # The source of a reader depends on the types, and on whether the last value has variable length. Compile it
 # once for each combination.
 _reader_makers: Cache[tuple[tuple[int, ...], bool], Callable[..., _Functions]] = Cache(
@@ -418,14 +422,15 @@ class _Shape:
         maker = _reader_makers.get(kinds)
         if maker is None:
             maker = _reader_makers.keep(kinds, _make_maker(*kinds))
-        constants, word, end = self.constants, "I", ""
+        constants, word, end, length = self.constants, "I", "", 0
         if not self.start:
             # All areas have one length, and therefore the same first word.
-            constants = [Struct(">I").pack(self.words[0]) + constants[0], *constants[1:]]
+            first, length = self.words[0], _LENGTHS[self.words[0]]
+            constants = [Struct(">I").pack(first) + constants[0], *constants[1:]]
             word, end = "", f"{self.last - 1}xB"
         items = [f"{len(each)}s{value}" for each, value in zip(constants, self.formats, strict=True)]
         unpack = Struct(f">{word}{''.join(items)}{end}").unpack_from
-        functions = maker(unpack, constants, self.names, *self.words, self.start, self.last, cls, self.new)
+        functions = maker(unpack, constants, self.names, length, self.start, self.last, cls, self.new)
         return Reader(*functions, self.column)
 
     def column(self, data: Sequence[bytes], name: str) -> list[Any] | None:
@@ -512,19 +517,19 @@ def _make_maker(kinds: tuple[int, ...], any_length: bool) -> Callable[..., _Func
     if any_length:
         found = [
             f"word, {unpacked} = unpack(area)",
-            f"if {same} and least <= word <= most:",
-            f"  length = (word << 2) - {EMPTY << 2}",
-            "  stop = length - area[length - 1]",
-            "  if length - 5 < stop < length and stop >= start:",
+            f"if {same}:",
+            "  length = lengths[word]",
+            "  pad = area[length - 1]",
+            "  stop = length - pad",
+            "  if stop >= start and 0 < pad < 5:",
         ]
     else:
         found = [f"{unpacked} pad = unpack(area)", f"if {same} and pad == last:"]
     inner = "    " if any_length else "  "
     lines = [
-        "def make(unpack, constants, keys, least, most, start, last, cls, new):",
+        "def make(unpack, constants, keys, length, start, last, cls, new):",
         f"  {''.join(f'C{i}, ' for i in count)} = constants",
         f"  {''.join(f'K{i}, ' for i in count)} = keys",
-        f"  length = (least << 2) - {EMPTY << 2}",
         "  def read(area):",
         *(f"    {line}" for line in found),
         f"    {inner}{values_made}",
@@ -543,6 +548,7 @@ def _make_maker(kinds: tuple[int, ...], any_length: bool) -> Callable[..., _Func
     ]
     namespace: dict[str, Any] = {
         "object_of": object.__new__,
+        "lengths": _LENGTHS,
         "UNREADABLE": UNREADABLE,
         "none": _nothing,
     }
