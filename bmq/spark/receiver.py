@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,8 +27,6 @@ from bmq.spark.log import BatchLog, Source, raw_rows, raw_schema
 from bmq.spark.options import SourceOptions
 from bmq.subscriptions import Expression, ExpressionInput
 from bmq.wire.printable import printable
-
-fs: Any = importlib.import_module("pyarrow.fs")
 
 __all__ = [
     "DeadLetterWriter",

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from bmq.spark.options import WriteOptions
 
-fs: Any = importlib.import_module("pyarrow.fs")
+#: pyarrow has no type hints. Only what a task uses loads pyarrow.compute, which takes long.
+pa: Any = importlib.import_module("pyarrow")
+RecordBatch = Any
 
 __all__ = [
     "SCALARS",
@@ -35,10 +37,12 @@ __all__ = [
     "TYPES",
     "OnInvalidMessage",
     "OnInvalidRow",
+    "RecordBatch",
     "arrow_schema_of",
     "check_columns",
     "check_queue",
     "check_readable",
+    "pa",
     "resolve",
     "restored",
     "source_ddl",

@@ -15,10 +15,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
 from bmq import _checks
 from bmq._logging import Log
-from bmq.arrow.decoding import RecordBatch, pa
 from bmq.errors import UsageError
 from bmq.spark.options import WriteOptions, arguments
-from bmq.spark.schema import check_columns
+from bmq.spark.schema import RecordBatch, check_columns, pa
 from bmq.spark.summary import PartitionReport, Summary
 
 if TYPE_CHECKING:
