@@ -323,26 +323,16 @@ def _assemble(
     count = len(payload)
     # Where each property is present: a boolean for each row, or True for all rows.
     there = [_valid(array) if array.null_count else np.True_ for _, array in columns]
-    heads = _RowPieces(count)
-    values = _RowPieces(count)
+    heads: list[Array] = []
     offset: Any = 0
     present: Any = 0
     for (each, array), valid in zip(columns, there, strict=True):
-        if each.kind in FIXED:
-            dtype = np.dtype(FIXED[each.kind])
-            size: Any = dtype.itemsize
-        else:
-            dtype, size = None, _lengths(array)
+        size: Any = np.dtype(FIXED[each.kind]).itemsize if each.kind in FIXED else _lengths(array)
         _check_limit(size, MAX_PROPERTY_VALUE)
         field = offset if new else size
         head = np.zeros(1 if np.ndim(field) == 0 else count, _PROPERTY)
         fill(head, PROPERTY, type=int(each.kind), valueField=field, nameLength=len(each.raw))
-        heads.fixed(_PROPERTY, head, valid)
-        values.fixed(np.dtype(f"V{len(each.raw)}"), np.void(each.raw), valid)
-        if dtype is None:
-            values.varying(array)
-        else:
-            values.fixed(dtype, _numbers(array), valid)
+        heads.append(head)
         offset = offset + (len(each.raw) + size) * valid
         present = present + 1 * valid
     length = AREA.size + PROPERTY.size * present + offset
@@ -359,8 +349,14 @@ def _assemble(
     any_present = np.asarray(present > 0)
     pieces = _RowPieces(count)
     pieces.fixed(_AREA, area, any_present)
-    pieces.add(heads)
-    pieces.add(values)
+    for head, valid in zip(heads, there, strict=True):
+        pieces.fixed(_PROPERTY, head, valid)
+    for (each, array), valid in zip(columns, there, strict=True):
+        pieces.fixed(np.dtype(f"V{len(each.raw)}"), np.void(each.raw), valid)
+        if each.kind in FIXED:
+            pieces.fixed(np.dtype(FIXED[each.kind]), _numbers(array), valid)
+        else:
+            pieces.varying(array)
     if np.ndim(length) == 0 and any_present:
         padding = PADDING[int(length) & 3]
         pieces.fixed(np.dtype(f"V{len(padding)}"), np.void(padding))
@@ -378,7 +374,7 @@ def _schemas(
     for valid in there:
         if np.ndim(valid):
             schema_of = np.unique(schema_of * 2 + valid, return_inverse=True)[1]
-    _, firsts = np.unique(schema_of, return_index=True)
+    firsts = np.unique(schema_of, return_index=True)[1].tolist() if schema_of.any() else [0]
     schemas = [
         tuple(
             sorted(
@@ -453,14 +449,6 @@ class _RowPieces:
         self._close()
         values = values if values.type == pa.binary() else values.cast(pa.binary())
         self._pieces.append(values.fill_null(_NOTHING) if values.null_count else values)
-
-    def add(self, more: _RowPieces) -> None:
-        """Add the parts of other pieces."""
-        if more._pieces:
-            more._close()
-            self._close()
-        self._pieces += more._pieces
-        self._open += more._open
 
     def _close(self) -> None:
         if not self._open:

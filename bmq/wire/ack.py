@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 from bmq.wire.codec import ACK_HEADER, ACK_MESSAGE
 from bmq.wire.constants import EventType
-from bmq.wire.event import Items
+from bmq.wire.event import HEADER_SIZE, Event, Items
 
 _ITEMS = Items(EventType.ACK, ACK_HEADER, ACK_MESSAGE)
 #: Return an ACK event of encoded acknowledgements. Each piece holds at least one acknowledgement.
@@ -78,3 +79,34 @@ def iter_acks(event: bytes, body: int) -> Iterator[tuple[int, bytes]]:
     if stride == ACK_SIZE:
         return _STATUS_AND_GUID.iter_unpack(event[start:])
     return (_STATUS_AND_GUID.unpack_from(event, at) for at in range(start, len(event), stride))
+
+
+def merge_acks(events: list[Event]) -> list[Event]:
+    """Return the events of a read, with the acknowledgements of adjacent ACK events in one event.
+
+    A busy broker answers every few posts with an event of its own, dozens of them in a read. The headers of a
+    merged event are those of the first. Events with other sizes in the headers stay as they are.
+    """
+    if len(events) < 2:
+        return events
+    merged: list[Event] = []
+    for usual, group in groupby(events, _has_usual_sizes):
+        first, *others = group
+        if usual and others:
+            start = first.body + len(_ITEMS.header)
+            acks = b"".join([first.data, *(event.data[start:] for event in others)])
+            merged.append(first._replace(data=acks))
+        else:
+            merged += first, *others
+    return merged
+
+
+def _has_usual_sizes(event: Event) -> bool:
+    kind, _, data, body = event
+    start = body + len(_ITEMS.header)
+    return (
+        kind == EventType.ACK
+        and body == HEADER_SIZE
+        and data[body:start] == _ITEMS.header
+        and not (len(data) - start) % ACK_SIZE
+    )

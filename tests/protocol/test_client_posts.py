@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -194,13 +195,20 @@ def test_longer_acknowledgements_are_read_one_by_one() -> None:
     """A newer broker may append to each."""
     bench, queue = opened(URI)
     bench.post_event(queue, 1, 2)
-    event = encode_acks((0, 0, guid(n), queue.q_id) for n in (1, 2))
-    header, body = event[:8], event[8:]
-    longer = bytes((body[0] & 0xF0 | 7,)) + body[1:4]
-    longer += b"".join(body[at : at + 24] + bytes(4) for at in (4, 28))
-    bench.send((8 + len(longer)).to_bytes(4, "big") + header[4:] + longer)
+    bench.send(longer(encode_acks((0, 0, guid(n), queue.q_id) for n in (1, 2))))
     assert bench.outcomes == {(1, 2): [SUCCESS] * 2}
     assert settled(bench)
+
+
+def longer(event: bytes) -> bytes:
+    """An ACK event with four more bytes for each post."""
+    header, body = event[:8], event[8:]
+    body = (
+        bytes((body[0] & 0xF0 | 7,))
+        + body[1:4]
+        + b"".join(body[at : at + 24] + bytes(4) for at in range(4, len(body), 24))
+    )
+    return (8 + len(body)).to_bytes(4, "big") + header[4:] + body
 
 
 STATUSES = st.sampled_from([SUCCESS, SUCCESS, SUCCESS, AckStatus.LIMIT_MESSAGES, AckStatus.UNKNOWN])
@@ -234,7 +242,10 @@ def test_each_row_has_exactly_the_brokers_outcome(data: st.DataObject) -> None:
             given_to[each] = data.draw(STATUSES)
             put = waiting[each]
             acks.append((ACK_STATUS_TO_WIRE.get(given_to[each], 5), 0, put.guid, put.queue_id))
-        bench.send(encode_acks(acks))
+        # A read has several events, some of them of a newer broker.
+        ends = [0, *sorted(data.draw(st.sets(st.integers(1, count), max_size=4))), count]
+        events = [encode_acks(acks[a:b]) for a, b in pairwise(ends) if acks[a:b]]
+        bench.send(b"".join(longer(event) if data.draw(st.booleans()) else event for event in events))
         if data.draw(st.integers(0, 5)) == 0:
             bench.lose()
             bench.connect()

@@ -61,6 +61,7 @@ from bmq.protocol.deadlines import Deadlines
 from bmq.protocol.framing import Framer
 from bmq.protocol.heartbeat import Heartbeat
 from bmq.protocol.machine import Machine, Transition
+from bmq.wire.ack import merge_acks
 from bmq.wire.constants import DEFAULT_MAX_INCOMING_EVENT, EventType
 from bmq.wire.control import (
     AdminCommand,
@@ -482,7 +483,7 @@ class ClientCore(Machine):
 
     def _take(self, events: list[Event], error: ProtocolError | None, now: float) -> bool:
         quiet = error is None
-        for event in events:
+        for event in merge_acks(events):
             try:
                 if not self._dispatch(event, now):
                     quiet = False
