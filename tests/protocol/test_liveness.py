@@ -312,6 +312,20 @@ def test_a_stuck_queue_is_reported_beside_a_moving_queue() -> None:
     assert stalls(bench) == ["posts", "-posts"], "a refusal is an outcome too"
 
 
+@sweep("before", [each / 10 for each in range(1, 60)])
+def test_a_stall_is_reported_in_time_whatever_was_examined_before(before: float) -> None:
+    """At half of the limit, and a tenth later at most."""
+    bench, queue = opened()
+    bench.post(queue, 1)
+    live(bench, before, step=0.1)
+    bench.ack_all()
+    bench.post(queue, 2)
+    live(bench, PATIENCE, step=0.1)
+    assert stalls(bench) == []
+    live(bench, LIMIT / 10 + 0.1, step=0.1)
+    assert stalls(bench) == ["posts"]
+
+
 def test_requests_without_answer_stall_and_name_the_queue() -> None:
     bench = connected()
     bench.begin_open(URI)

@@ -76,8 +76,9 @@ _LAST_TURN: Final = 0.01
 _SLOWEST_LINE: Final = 8 * 1024
 # Fraction of the limit by which a tick may be late; after a later tick, the event loop is to blame.
 _ON_TIME: Final = 1 / 4
-# Shortest pause between two examinations of posts and requests, as a fraction of the limit.
-_LEAST_PAUSE: Final = 1 / 8
+# Shortest pause between two examinations of posts and requests, as a fraction of the limit: a report is late
+# by this at most.
+_LEAST_PAUSE: Final = 1 / 10
 # Interval of heartbeats in seconds while reading is paused. The broker's own heartbeats go unread meanwhile,
 # so these writes show the broker that the client is alive; and only a write can reveal a lost connection.
 _PULSE_WHILE_PAUSED: Final = 1.0
