@@ -374,6 +374,7 @@ def _schemas(
     for valid in there:
         if np.ndim(valid):
             schema_of = np.unique(schema_of * 2 + valid, return_inverse=True)[1]
+    # In most tables all rows have the same properties, and the first row is the only example.
     firsts = np.unique(schema_of, return_index=True)[1].tolist() if schema_of.any() else [0]
     schemas = [
         tuple(

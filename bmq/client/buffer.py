@@ -12,7 +12,7 @@ Invariants:
   the numbers rise. Messages put back come in front of the whole buffer: their numbers are lower.
 - A buffer holds the messages event by event, with their numbers and arrival (:class:`Delivery`).
 - The session's receive limit counts every message in every buffer. A buffer reports the messages of an event
-  as taken when the last one is: a report costs as much as taking a message.
+  together, after the last one is taken: a report costs as much as taking a message.
 - The subscription is at the broker, or requested, in OPENING and OPEN. Messages arriving in other states
   belong to another consumer of the queue, or remain unclaimed.
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from bmq.spark.options import WriteOptions
 
-#: pyarrow has no type hints. Only what a task uses loads pyarrow.compute, which takes long.
+#: pyarrow, which has no type hints. Spark starts Python processes to plan each query, and these import this
+#: module: pyarrow.compute is left to the modules of the tasks, because loading it takes 40 ms.
 pa: Any = importlib.import_module("pyarrow")
 RecordBatch = Any
 

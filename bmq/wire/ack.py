@@ -84,8 +84,9 @@ def iter_acks(event: bytes, body: int) -> Iterator[tuple[int, bytes]]:
 def merge_acks(events: list[Event]) -> list[Event]:
     """Return the events of a read, with the acknowledgements of adjacent ACK events in one event.
 
-    A busy broker answers every few posts with an event of its own, dozens of them in a read. The headers of a
-    merged event are those of the first. Events with other sizes in the headers stay as they are.
+    A busy broker answers every few posts with an event of its own, dozens of them in a read. A merged
+    event begins with the headers of the first event, so the length in the header is too small. Events with
+    other sizes in the ACK header stay as they are.
     """
     if len(events) < 2:
         return events
